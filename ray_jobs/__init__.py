@@ -1,0 +1,1 @@
+"""Eagle Ray: trains EAGLE-3 speculative-decoding drafters for reasoning models, as one Ray application."""
