@@ -1,0 +1,1 @@
+"""Layer 1: the configuration tree, its checks, and the bill of a run."""
