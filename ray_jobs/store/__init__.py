@@ -1,0 +1,1 @@
+"""Layer 2: the run folder and the data sets in it."""
