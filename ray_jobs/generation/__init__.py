@@ -1,0 +1,1 @@
+"""Layer 3: prompts to samples with Ray Data."""
