@@ -1,0 +1,1 @@
+"""Layer 3: accepted length of a drafter."""

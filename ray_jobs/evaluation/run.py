@@ -1,0 +1,129 @@
+"""The evaluate stage: held-out prompts answered at temperature 0, chains drafted along the answers, summary.json."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from ray_jobs.config.schema import Config
+from ray_jobs.core.errors import ConfigError, StageError
+from ray_jobs.core.files import write_json
+from ray_jobs.drafter.chains import chain_matches
+from ray_jobs.drafter.serving import load_export
+from ray_jobs.evaluation.acceptance import Walk, accepted_length, by_source, interval, walk
+from ray_jobs.generation.ask import ask
+from ray_jobs.generation.target_text import TargetText
+from ray_jobs.store.run_dir import RunDir
+from ray_jobs.target.in_process import InProcessTarget
+from ray_jobs.target.model_folder import local_folder
+from ray_jobs.text.prompts import is_held_out
+from ray_jobs.training.data import TrainingSet, pack
+from ray_jobs.training.features import InProcessFeatures, to_batch
+
+log = logging.getLogger(__name__)
+
+
+def run(cfg: Config, run_dir: RunDir, text: TargetText, attempt: int, connect: Callable[[], Any]) -> dict[str, Any]:
+    """Measure the exported drafter; returns what summary.json says.
+
+    Raises:
+        StageError: there is no export, or prompts are left unanswered.
+        ConfigError: no prompt is held out.
+    """
+    exported = run_dir.complete("export")
+    if exported is None:
+        raise StageError("there is no complete export/. Run the export stage first.")
+    settings = {"draft_tokens": list(cfg.evaluate.draft_tokens), "prompts": cfg.evaluate.prompts}
+    settings |= {"max_new_tokens": cfg.evaluate.max_new_tokens, "export": exported["sha256"]}
+    done = run_dir.complete("evaluate")
+    if done is not None and done["settings"] == settings:
+        return done["summary"]
+    run_dir.reopen("evaluate")
+    _answer(cfg, run_dir, text, attempt, connect)
+    summary = _measure(cfg, run_dir, text)
+    write_json(run_dir.summary, summary)
+    run_dir.set_complete("evaluate", {"settings": settings, "summary": summary})
+    run_dir.write_status(stage="evaluate", state="complete", done=summary["offline"]["prompts"])
+    return summary
+
+
+def _answer(cfg: Config, run_dir: RunDir, text: TargetText, attempt: int, connect: Callable[[], Any]) -> None:
+    """evaluation/greedy/: the first held-out prompts, asked like any other, at temperature 0."""
+    share = cfg.data.held_out_share
+    first = (row for row in run_dir.samples.prompt_table().to_pylist() if row["sample"] == 0 and row["prompt_ids"])
+    rows = [row for row in first if is_held_out(row["prompt_id"], share)]
+    if not rows:
+        raise ConfigError("data.held_out_share", share, "no prompt is held out", "Raise it, or ask more prompts.")
+    asked = rows[: cfg.evaluate.prompts]
+    run_dir.greedy.add_prompts(asked)
+    sampling = text.sampling(cfg.generate.sampling)
+    sampling |= {"temperature": 0.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0}
+    if cfg.evaluate.max_new_tokens is not None:
+        sampling["max_new_tokens"] = cfg.evaluate.max_new_tokens
+    ask(cfg, run_dir, run_dir.greedy, text, sampling, attempt=attempt, stage="evaluate", connect=connect)
+
+
+def _measure(cfg: Config, run_dir: RunDir, text: TargetText) -> dict[str, Any]:
+    walks = _walks(cfg, run_dir, text)
+    draft_tokens = sorted(walks)
+    head = cfg.evaluate.draft_tokens[0]
+    figures = {str(k): _figures(cfg, walks[k]) for k in draft_tokens}
+    return {"draft_tokens": head, "offline": figures[str(head)], "offline_by_draft_tokens": figures}
+
+
+def _figures(cfg: Config, walks: list[Walk]) -> dict[str, Any]:
+    return {
+        "accepted_length": accepted_length(walks),
+        "interval_95": interval(walks, cfg.evaluate.resamples, cfg.run.seed),
+        "by_source": by_source(walks),
+        "prompts": len(walks),
+        "tokens": sum(w.tokens for w in walks),
+        "verify_steps": sum(w.steps for w in walks),
+    }
+
+
+def _walks(cfg: Config, run_dir: RunDir, text: TargetText) -> dict[int, list[Walk]]:
+    """The walk of every greedy answer for each number of draft tokens."""
+    folder = local_folder(text.location, cfg.target.revision)
+    exported = load_export(run_dir.export)
+    target = InProcessTarget.load(
+        folder,
+        dtype=cfg.features.dtype.value,
+        aux_layers=list(exported.shape.aux_layers),
+        trust_remote_code=cfg.target.trust_remote_code,
+    )
+    # in float32: half a CPU's bfloat16 products would decide ties another way than the weights do
+    drafter = exported.build(target.embedding.float()).float().eval()
+    source = InProcessFeatures(target, cache_bytes=0, most_tokens=cfg.train.tokens_per_micro_batch)
+    most = max(cfg.evaluate.draft_tokens)
+    walks: dict[int, list[Walk]] = {k: [] for k in cfg.evaluate.draft_tokens}
+    for rows, table in _packs(cfg, run_dir):
+        batch = to_batch(rows, source.features(rows))
+        batch.aux = batch.aux.float()
+        matches = chain_matches(drafter, batch, most, exported.vocab).numpy()
+        for i, first in enumerate(batch.offsets()[:-1]):
+            row_matches = matches[first : first + len(rows[i])]
+            n_prompt, name = table["n_prompt_tokens"][i].as_py(), table["source"][i].as_py()
+            for k in walks:
+                walks[k].append(walk(row_matches[:, :k], n_prompt, name))
+    return walks
+
+
+def _packs(cfg: Config, run_dir: RunDir) -> Iterator[tuple[list[Any], pa.Table]]:
+    """Greedy answers in packs: their rows, and their columns in the same order."""
+    ids = run_dir.greedy.prompt_table(["row_id"])["row_id"].to_pylist()
+    columns = ["row_id", "source", "prompt_ids", "output_ids", "segments", "n_prompt_tokens"]
+    table = run_dir.greedy.sample_table(columns, ids)
+    longest = max(text_length(table), default=2)
+    rows = TrainingSet(table, cfg.train.kinds, longest)
+    for group in pack(range(len(rows)), rows.lengths, max(longest, cfg.train.tokens_per_micro_batch)):
+        yield [rows[i] for i in group], table.take(group)
+
+
+def text_length(table: pa.Table) -> list[int]:
+    """Ids of prompt and answer of each row."""
+    pairs = zip(table["prompt_ids"].to_pylist(), table["output_ids"].to_pylist(), strict=True)
+    return [len(prompt) + len(output) for prompt, output in pairs]

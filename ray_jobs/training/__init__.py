@@ -1,0 +1,1 @@
+"""Layer 3: samples to checkpoints with Ray Train."""
