@@ -1,0 +1,1 @@
+"""Layer 2: the EAGLE-3 drafter in torch, and the layout that servers load."""
