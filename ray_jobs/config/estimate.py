@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from ray_jobs.config.schema import Config, FeatureMode
 
-MEAN_PROMPT_TOKENS = 400
-"""Ids of a prompt of the usual public sets, system text and history included."""
 BYTES_PER_TOKEN = 10
 """samples/ on disk: an id of 4 bytes, its text of about 4, both compressed, and the columns around."""
 FEATURE_BYTES = 2
@@ -53,6 +51,16 @@ def prompts_of(cfg: Config, counted: int | None = None) -> int | None:
     return total if limit is None else min(total, limit)
 
 
+def _train_rate(cfg: Config) -> float | None:
+    """Tokens a second of one training worker."""
+    hidden = cfg.target.hidden_size
+    if cfg.train.tokens_per_s is not None:
+        return cfg.train.tokens_per_s
+    if not cfg.train.gpus_per_worker or hidden is None:
+        return None
+    return TRAIN_TOKENS_PER_S_GPU * cfg.train.gpus_per_worker * (4096 / hidden) ** 2
+
+
 def estimate(cfg: Config, counted: int | None = None) -> Bill:
     """The bill; `counted` is the number of usable prompts where the files are at hand."""
     prompts = prompts_of(cfg, counted)
@@ -60,23 +68,27 @@ def estimate(cfg: Config, counted: int | None = None) -> Bill:
     mean = cfg.generate.mean_output_tokens or cfg.generate.sampling.max_new_tokens // 2
     output = None if rows is None else rows * mean
     kept = 1.0 - cfg.data.held_out_share
-    row_tokens = min(mean + MEAN_PROMPT_TOKENS, cfg.train.max_length)
-    train = None if rows is None else int(rows * kept * row_tokens * cfg.train.epochs)
+    row_tokens = min(mean + cfg.data.mean_prompt_tokens, cfg.train.max_length)
+    epoch = None if rows is None else int(rows * kept * row_tokens)
+    train = None if epoch is None else epoch * cfg.train.epochs
     hidden = cfg.target.hidden_size
     per_token = None if hidden is None else 4 * hidden * FEATURE_BYTES
     online = cfg.features.mode is FeatureMode.online
-    feature = None if train is None or per_token is None else train * per_token
+    # streamed features are made anew in each epoch, those in memory once
+    feature_tokens = train if online else epoch
+    feature = None if feature_tokens is None or per_token is None else feature_tokens * per_token
     speed = cfg.replicas.tokens_per_s
     generate_s = None if output is None or speed is None else output / (speed * cfg.replicas.n_replicas)
     train_gpus = cfg.train.workers * cfg.train.gpus_per_worker
-    train_s = None
-    if train is not None and hidden is not None and train_gpus:
-        train_s = train / (TRAIN_TOKENS_PER_S_GPU * train_gpus * (4096 / hidden) ** 2)
+    rate = _train_rate(cfg)
+    train_s = None if train is None or rate is None else train / (rate * cfg.train.workers)
     return Bill(
         rows=rows,
         output_tokens=output,
         train_tokens=train,
-        sample_bytes=None if output is None or rows is None else (output + rows * MEAN_PROMPT_TOKENS) * BYTES_PER_TOKEN,
+        sample_bytes=None
+        if output is None or rows is None
+        else (output + rows * cfg.data.mean_prompt_tokens) * BYTES_PER_TOKEN,
         feature_bytes_per_token=per_token,
         feature_bytes=feature,
         features_stored=not online,

@@ -97,11 +97,14 @@ class DataConfig:
     """`drop` asks equal prompts once; `keep` asks the k-th equal prompt as its k-th sample."""
     samples_per_prompt: int = 1
     """Answers to ask for each prompt."""
+    mean_prompt_tokens: int = 400
+    """Expected ids of a rendered prompt, for the bill only."""
     held_out_share: float = 0.1
     """Share of the prompts (by a hash of prompt_id) kept out of training and used to measure the drafter."""
 
     def __post_init__(self) -> None:
-        _at_least("data", {"limit": self.limit, "samples_per_prompt": self.samples_per_prompt}, 1)
+        names = ("limit", "samples_per_prompt", "mean_prompt_tokens")
+        _at_least("data", {k: getattr(self, k) for k in names}, 1)
         require(
             self.duplicates in ("drop", "keep"),
             "data.duplicates",
@@ -322,6 +325,8 @@ class TrainConfig:
     """Optimiser steps between two checkpoints."""
     log_every: int = 10
     """Optimiser steps between two lines of metrics.jsonl."""
+    tokens_per_s: float | None = None
+    """Tokens a second of one worker, for the bill only; null: a guess for an H100-class GPU, none for a CPU."""
     max_failures: int = 2
     """Times that Ray Train restarts the workers from the last checkpoint."""
 
@@ -331,7 +336,7 @@ class TrainConfig:
         _at_least("train", {"tokens_per_micro_batch": self.tokens_per_micro_batch, "max_length": self.max_length}, 3)
         _at_least("train", {"threads": self.threads}, 1)
         _at_least("train", {k: getattr(self, k) for k in ("gpus_per_worker", "weight_decay", "max_failures")}, 0)
-        names = ("cpus_per_worker", "learning_rate", "clip")
+        names = ("cpus_per_worker", "learning_rate", "clip", "tokens_per_s")
         _at_least("train", {k: getattr(self, k) for k in names}, 0, strict=True)
         ok = 0 <= self.warmup_share < 1
         require(ok, "train.warmup_share", self.warmup_share, "must be in [0, 1)", "Lower it.")

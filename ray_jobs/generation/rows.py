@@ -43,7 +43,7 @@ def derived_columns(
         "content": view.content,
         "tool_calls": None if view.tool_calls is None else json.dumps(view.tool_calls, ensure_ascii=False),
         "closed": parts.closed,
-        "flags": [*parts.flags, *view.flags],
+        "flags": list(view.flags),
         "n_reasoning_tokens": view.n_reasoning_tokens,
     }
 

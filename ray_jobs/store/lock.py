@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import socket
 import threading
 import time
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +50,9 @@ class RunLock:
             ConfigError: a living driver holds it.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        while not self._create():
-            self._wait_until_dead(read_json(self.path))
+        dead: str | None = None
+        while not self._take(dead):
+            dead = self._wait_until_dead(read_json(self.path))
         self._thread.start()
         return self
 
@@ -60,52 +64,43 @@ class RunLock:
         if held is not None and held.get("token") == self._owner["token"]:
             self.path.unlink(missing_ok=True)
 
-    def _create(self) -> bool:
-        """Create the file if there is none: link() is atomic, also on NFS, and the file is whole when it appears."""
-        mine = self.path.with_name(f".LOCK.{self._owner['token']}")
-        write_json(mine, self._owner)
-        try:
-            os.link(mine, self.path)
-        except FileExistsError:
-            return False
-        finally:
-            mine.unlink(missing_ok=True)
-        return True
+    def _take(self, dead: str | None) -> bool:
+        """Write the lock if there is none, or if it is still the one whose holder was found dead (its token)."""
+        with self._deciding():
+            held = read_json(self.path)
+            if held is not None and held["token"] != dead:
+                return False
+            write_json(self.path, self._owner)
+            return True
 
-    def _wait_until_dead(self, held: dict[str, Any] | None) -> None:
-        """Return once the holder is gone and its file is removed; refuse while it lives."""
+    @contextmanager
+    def _deciding(self) -> Iterator[None]:
+        """One driver at a time looks and writes; the kernel lets go of this lock when a driver dies."""
+        with open(self.path.with_name(".LOCK.deciding"), "a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def _wait_until_dead(self, held: dict[str, Any] | None) -> str | None:
+        """The holder's token once it is found dead, None if there is no holder any more; refuse while it lives."""
         if held is None:
-            return
+            return None
         if held["host"] == self._owner["host"]:
             if _process_start(held["pid"]) == held["started"]:
                 self._refuse(held)
             log.warning("run lock: taken over from dead process %s of this host", held["pid"])
-        else:
-            wait_s = MISSED * self._heartbeat_s
-            log.warning("run lock: held by %s; waiting %.0f s for its heartbeat", held["host"], wait_s)
-            deadline = time.monotonic() + wait_s
-            while time.monotonic() < deadline:
-                time.sleep(min(1.0, self._heartbeat_s / 4))
-                now = read_json(self.path)
-                if now is None:
-                    return
-                if now["token"] != held["token"] or now["beat"] != held["beat"]:
-                    self._refuse(now)
-            log.warning("run lock: %s missed %d heartbeats; taken over", held["host"], MISSED)
-        self._remove(held)
-
-    def _remove(self, held: dict[str, Any]) -> None:
-        """Move the dead lock aside; of two drivers that try, one moves it and the other finds a new one."""
-        aside = self.path.with_name(f".LOCK.dead.{self._owner['token']}")
-        try:
-            os.rename(self.path, aside)
-        except FileNotFoundError:
-            return
-        moved = read_json(aside)
-        if moved is not None and moved["token"] != held["token"]:
-            # between the look and the rename another driver took over: give its lock back
-            os.link(aside, self.path)
-        aside.unlink(missing_ok=True)
+            return held["token"]
+        wait_s = MISSED * self._heartbeat_s
+        log.warning("run lock: held by %s; waiting %.0f s for its heartbeat", held["host"], wait_s)
+        deadline = time.monotonic() + wait_s
+        while time.monotonic() < deadline:
+            time.sleep(min(1.0, self._heartbeat_s / 4))
+            now = read_json(self.path)
+            if now is None:
+                return None
+            if now["token"] != held["token"] or now["beat"] != held["beat"]:
+                self._refuse(now)
+        log.warning("run lock: %s missed %d heartbeats; taken over", held["host"], MISSED)
+        return held["token"]
 
     def _refuse(self, held: dict[str, Any]) -> None:
         raise ConfigError(

@@ -59,7 +59,7 @@ class TrainingSet:
     def __getitem__(self, index: int) -> TrainingRow:
         row = self._table.slice(index, 1).to_pylist()[0]
         n_prompt = len(row["prompt_ids"])
-        sampled, wanted = masks(n_prompt, row["output_ids"], row["segments"], self._kinds)
+        sampled, wanted = masks(n_prompt, len(row["output_ids"]), row["segments"], self._kinds)
         ids = np.asarray(row["prompt_ids"] + row["output_ids"], dtype=np.int64)
         cut = slice(0, self._max_length)
         return TrainingRow(row["row_id"], ids[cut], np.asarray(sampled)[cut], np.asarray(wanted)[cut])

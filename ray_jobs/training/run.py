@@ -155,7 +155,16 @@ def _loop_settings(cfg: Config, n_steps: int) -> LoopSettings:
 
 
 # what may change between two attempts without changing the drafter
-_FREE = ("workers", "gpus_per_worker", "cpus_per_worker", "threads", "checkpoint_every", "log_every", "max_failures")
+_FREE = (
+    "workers",
+    "gpus_per_worker",
+    "cpus_per_worker",
+    "threads",
+    "checkpoint_every",
+    "log_every",
+    "max_failures",
+    "tokens_per_s",
+)
 
 
 def _check_settings(cfg: Config, run_dir: RunDir, generated: dict[str, Any]) -> None:
