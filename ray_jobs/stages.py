@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import math
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -23,6 +22,7 @@ from ray_jobs.generation import run as generation
 from ray_jobs.generation.ask import Counts
 from ray_jobs.generation.target_text import TargetText, load_target_text
 from ray_jobs.store.run_dir import RunDir
+from ray_jobs.target.model_folder import locate
 from ray_jobs.training import run as training
 from ray_jobs.training.checkpoint import read_drafter
 
@@ -90,7 +90,7 @@ def export(run: OpenRun) -> str:
     trained = run.folder.complete("train")
     if trained is None:
         raise StageError("there is no complete training. Run the train stage first.")
-    line = partial(serve_command, run.cfg.target.model, run.folder.export, run.cfg.evaluate.draft_tokens[0])
+    line = partial(serve_command, locate(run.cfg.target.model), run.folder.export, run.cfg.evaluate.draft_tokens[0])
     done = run.folder.complete("export")
     if done is not None and done["checkpoint"] == trained["checkpoint"]:
         verify_export(run.folder.export)
@@ -101,7 +101,7 @@ def export(run: OpenRun) -> str:
     weights = run.folder.export / "model.safetensors"
     facts = {
         "checkpoint": trained["checkpoint"],
-        "parameters": sum(math.prod(dims) for dims in saved.shape.parameter_shapes().values()),
+        "parameters": saved.shape.n_parameters,
         "bytes": os.path.getsize(weights),
         "sha256": hashlib.sha256(weights.read_bytes()).hexdigest(),
         "serve": line(),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import hydra
 from hydra.core.config_store import ConfigStore
@@ -14,24 +14,30 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from ray_jobs.config.messages import to_config_error
 from ray_jobs.config.schema import Config, FeatureMode, ReplicaKind, require
-from ray_jobs.core.errors import ConfigError, EagleRayError
+from ray_jobs.core.errors import EagleRayError
+
+HYDRA_FLAGS = ("--help", "--cfg", "--info", "--resolve", "--package", "--version")
+"""What Hydra answers by itself: `--cfg job` prints the composed configuration."""
 
 CONF_DIR = Path(__file__).resolve().parents[2] / "conf"
 
 ConfigStore.instance().store(name="schema", node=Config)
 
 
-def load(tree: DictConfig) -> Config:
-    """The checked configuration.
+def load(tree: DictConfig, words: Sequence[str] = ()) -> Config:
+    """The checked configuration; `words` of the command line make its errors more precise.
 
     Raises:
         ConfigError: a value is missing, of the wrong type, or does not go with another.
     """
     try:
-        made = OmegaConf.to_object(tree)
+        # merged once more, because `+section.key=1` puts any key into a typed section without a word
+        typed = OmegaConf.merge(OmegaConf.structured(Config), OmegaConf.to_container(tree))
+        made = OmegaConf.to_object(typed)
     except OmegaConfBaseException as error:
-        raise _as_config_error(error) from None
+        raise to_config_error(error, words) from None
     assert isinstance(made, Config)
     check(made)
     return made
@@ -43,8 +49,8 @@ def compose(overrides: list[str]) -> Config:
         try:
             tree = hydra.compose("config", overrides=overrides)
         except (HydraException, OmegaConfBaseException) as error:
-            raise _as_config_error(error) from None
-    return load(tree)
+            raise to_config_error(error, overrides) from None
+    return load(tree, overrides)
 
 
 def check(cfg: Config) -> None:
@@ -149,8 +155,11 @@ def command(main: Callable[[Config], int]) -> Callable[[], None]:
 
 def _run(main: Callable[[Config], int]) -> int:
     overrides = sys.argv[1:]
-    if any(word.startswith("-") for word in overrides):
-        # Hydra's own flags: --help, --cfg job, --info
+    flags = [word for word in overrides if word.startswith("-")]
+    for word in flags:
+        # another flag, such as --multirun, would run nothing and say nothing
+        require(word in HYDRA_FLAGS, "flag", word, "is not one of this command", f"Use {', '.join(HYDRA_FLAGS)}.")
+    if flags:
         hydra.main(config_path=str(CONF_DIR), config_name="config", version_base="1.3")(lambda tree: load(tree))()
         return 0
     return main(compose(overrides))
@@ -159,25 +168,6 @@ def _run(main: Callable[[Config], int]) -> int:
 def _fail(error: EagleRayError) -> NoReturn:
     print(f"error: {error}", file=sys.stderr, flush=True)
     sys.exit(error.exit_code)
-
-
-def _as_config_error(error: Exception) -> ConfigError:
-    """Hydra's and OmegaConf's own messages, folded into the project's one line."""
-    cause: Any = error
-    while cause.__cause__ is not None:
-        cause = cause.__cause__
-        if isinstance(cause, ConfigError):
-            return cause
-    text = " ".join(str(cause).split()).split(" full_key:")[0].split(" See https")[0]
-    key = getattr(cause, "full_key", None) or _word_in_error(str(error)) or "config"
-    value = getattr(cause, "value", None)
-    return ConfigError(key, "?" if value is None else value, text.rstrip("."), "See conf/ or --cfg job for the keys.")
-
-
-def _word_in_error(text: str) -> str | None:
-    """The override that a Hydra message names between quotes, e.g. 'generate.foo=1'."""
-    parts = text.split("'")
-    return parts[1].split("=")[0] if len(parts) > 2 else None
 
 
 def runs_root(cfg: Config) -> Path:

@@ -105,20 +105,10 @@ class DataConfig:
     def __post_init__(self) -> None:
         names = ("limit", "samples_per_prompt", "mean_prompt_tokens")
         _at_least("data", {k: getattr(self, k) for k in names}, 1)
-        require(
-            self.duplicates in ("drop", "keep"),
-            "data.duplicates",
-            self.duplicates,
-            "must be drop or keep",
-            "Choose one of them.",
-        )
-        require(
-            0.0 <= self.held_out_share < 1.0,
-            "data.held_out_share",
-            self.held_out_share,
-            "must be in [0, 1)",
-            "Lower it.",
-        )
+        ok = self.duplicates in ("drop", "keep")
+        require(ok, "data.duplicates", self.duplicates, "must be drop or keep", "Choose one of them.")
+        ok = 0.0 <= self.held_out_share < 1.0
+        require(ok, "data.held_out_share", self.held_out_share, "must be in [0, 1)", "Lower it.")
 
 
 @dataclass(kw_only=True)
