@@ -1,0 +1,73 @@
+"""The whole path on a small random model: prompts to summary.json, then again, then more."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.dataset as pads
+import pytest
+
+from ray_jobs.core.schemas import FAILURES
+from tests.integration.conftest import N_PROMPTS, write_prompts
+from tests.integration.sample_checks import check_samples
+
+Run = Callable[..., tuple[int, str]]
+
+
+def read(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+@pytest.mark.timeout(420)
+def test_the_whole_path(run: Run, words: Any, model: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "whole"
+    code, said = run("pipeline", words("whole"), timeout_s=240)
+    assert code == 0, said
+    rows = check_samples(folder, model)
+    assert len(rows) == N_PROMPTS
+    assert len({row["row_id"] for row in rows}) == N_PROMPTS
+    assert pads.dataset(folder / "failures").schema.equals(FAILURES, check_metadata=False)
+    kinds = Counter(s["kind"] for row in rows for s in row["segments"])
+    assert kinds["reasoning"] > 0
+    assert kinds["content"] > 0
+    assert kinds["stop"] > 0
+    assert len({row["n_output_tokens"] for row in rows}) > 3
+    assert read(folder / "COMPLETE.generate.json")["rows"] == N_PROMPTS
+    summary = read(folder / "evaluation" / "summary.json")
+    assert summary["draft_tokens"] == 3
+    assert summary["offline"]["accepted_length"] >= 1.0
+    assert set(summary["offline"]["by_source"]) == {"questions"}
+    assert read(folder / "export" / "config.json")["architectures"] == ["LlamaForCausalLMEagle3"]
+    metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert metrics[-1]["step"] == metrics[-1]["n_steps"] - 1
+    assert {"loss", "accuracy", "prefix_accuracy", "expected_accepted_length", "tokens_per_s"} <= set(metrics[-1])
+    assert read(folder / "status.json")["state"] == "complete"
+    assert "serve it: python -m sglang.launch_server" in said
+
+    # the same command again does nothing, and does not start Ray for it
+    code, again = run("pipeline", words("whole"))
+    assert code == 0, again
+    assert "starting a local Ray" not in again
+
+    # settings that would mix data are refused, with the keys
+    code, said = run("generate", words("whole", "generate.sampling.temperature=0.1"))
+    assert (code, said.count("\n")) == (2, said.count("\n"))
+    assert "error: run.name=whole: holds rows made with other settings (sampling:" in said
+    code, said = run("train", words("whole", "train.learning_rate=0.1"))
+    assert code == 2
+    assert "train.learning_rate: 0.0005 -> 0.1" in said
+
+    # another file reopens the run and asks only for what is new
+    more = write_prompts(tmp_path / "more.jsonl", 10, first=1000)
+    files = next(w for w in words("whole") if w.startswith("data.files="))[len("data.files=[") : -1]
+    code, said = run("generate", words("whole", f"data.files=[{files},{more}]"))
+    assert code == 0, said
+    assert f"{N_PROMPTS + 10} prompts = {N_PROMPTS + 10} ok + 0 failed" in said
+    grown = check_samples(folder, model)
+    old = {row["row_id"]: row["output_ids"] for row in rows}
+    assert {row["row_id"]: row["output_ids"] for row in grown if row["row_id"] in old} == old
+    assert not (folder / "COMPLETE.train.json").exists()
