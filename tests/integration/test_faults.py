@@ -51,7 +51,7 @@ def test_a_server_that_dies_comes_back(run: Run, words: Any, model: Path, tmp_pa
 def test_rows_that_fail_are_counted_and_can_be_asked_again(
     run: Run, words: Any, model: Path, tmp_path: Path, cluster: str
 ) -> None:
-    folder = tmp_path / "failing"
+    folder, joined = tmp_path / "failing", f"cluster.address={cluster}"
     one_try = words(
         "failing", f"cluster.address={cluster}", "generate.attempts=1", faults={"error_500_share": 0.3, "seed": 1}
     )
@@ -66,7 +66,7 @@ def test_rows_that_fail_are_counted_and_can_be_asked_again(
     assert all(row["last_reply"] for row in failures)
     assert {row["row_id"] for row in ok} | {row["row_id"] for row in failures} == prompt_rows(folder)
     assert len(ok) + len(failures) == N_PROMPTS
-    code, said = run("generate", words("failing", f"cluster.address={cluster}", "generate.retry_failed=true"))
+    code, said = run("generate", words("failing", joined, "generate.retry_failed=true"))
     assert code == 0, said
     assert {row["row_id"] for row in check_samples(folder, model)} == prompt_rows(folder)
     assert pads.dataset(folder / "failures").to_table().num_rows == 0

@@ -33,6 +33,9 @@ def _parser() -> argparse.ArgumentParser:
 def main(arguments: list[str] | None = None) -> int:
     """Serve until told to stop; returns the exit code."""
     given = _parser().parse_args(arguments)
+    # read when torch is loaded. By default its threads spin for milliseconds at the end of every small product; as
+    # soon as another process wants one of the cores, a step then takes ten times as long (measured)
+    os.environ.setdefault("GOMP_SPINCOUNT", "2000")
     # imported late: --help and a wrong flag should not wait for torch
     from ray_jobs.target.embedded import serving
     from ray_jobs.target.embedded.faults import Faults

@@ -8,14 +8,14 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from ray_jobs.target.embedded import sampling
+from ray_jobs.target.embedded.jobs import Job, Logprobs, Outcome, note, note_prompt
 from ray_jobs.target.embedded.model import SlotModel, Step
-from ray_jobs.target.embedded.sampling import Row, SamplingParams
+from ray_jobs.target.embedded.sampling import Row
 from ray_jobs.target.embedded.vocabulary import Vocabulary
 
 logger = logging.getLogger(__name__)
@@ -23,49 +23,9 @@ logger = logging.getLogger(__name__)
 PREFILL_TOKENS = 2048
 """New prompts are admitted up to this many tokens before the running rows get their next step."""
 
-Entry = tuple[float | None, int]
-"""A log-probability (None for the first token of a prompt) and its id."""
-
 
 class EngineError(RuntimeError):
     """The engine's thread ended on an error; the server cannot generate any more."""
-
-
-@dataclass(slots=True)
-class Job:
-    """One sequence to generate."""
-
-    rid: str
-    prompt: list[int]
-    params: SamplingParams
-    seed: int
-    hidden: bool = False
-    logprobs: bool = False
-    logprob_start: int = -1
-    """First prompt position with log-probabilities; below 0: none of the prompt."""
-    top_logprobs: int = 0
-    token_ids_logprob: list[int] | None = None
-
-
-@dataclass(slots=True)
-class Logprobs:
-    """Log-probabilities of consecutive positions, and those of the likeliest and of chosen ids beside them."""
-
-    tokens: list[Entry] = field(default_factory=list)
-    top: list[list[Entry] | None] = field(default_factory=list)
-    chosen: list[list[Entry] | None] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class Outcome:
-    """A finished job."""
-
-    output_ids: list[int]
-    finish_reason: dict[str, Any]
-    hidden: list[torch.Tensor]
-    """The prompt's states [T, H], then one [H] for each id that was fed."""
-    input_logprobs: Logprobs
-    output_logprobs: Logprobs
 
 
 class _Sequence:
@@ -247,7 +207,7 @@ class Engine:
             if sequence.job.hidden and step.hidden is not None:
                 sequence.hidden.append(step.hidden[row, :length].clone())
             if every[row]:
-                _note_prompt(sequence, step.logits[line : line + length])
+                note_prompt(sequence.job, sequence.input_logprobs, step.logits[line : line + length])
             line += length if every[row] else 1
             last.append(line - 1)
         lines = step.logits if len(last) == step.logits.shape[0] else step.logits[last]
@@ -273,7 +233,7 @@ class Engine:
         lines = sampling.scaled(logits[noted], [rows[row] for row in noted]) if noted else logits
         for line, row in enumerate(noted):
             if sequences[row].limit:
-                _note(sequences[row].output_logprobs, lines[line : line + 1], [chosen[row]], sequences[row].job)
+                note(sequences[row].job, sequences[row].output_logprobs, lines[line : line + 1], [chosen[row]])
         for sequence, token in zip(sequences, chosen, strict=True):
             if sequence.limit:
                 sequence.output_ids.append(token)
@@ -334,32 +294,6 @@ def grouped(items: Sequence[Any], length: Any) -> list[list[Any]]:
             groups.append([item])
             real = size
     return groups
-
-
-def _note_prompt(sequence: _Sequence, logits: torch.Tensor) -> None:
-    """Log-probabilities of the prompt from its start position on; the first has nothing in front of it."""
-    job, start = sequence.job, sequence.job.logprob_start
-    notes = sequence.input_logprobs
-    notes.tokens.append((None, job.prompt[start]))
-    notes.top.append(None)
-    notes.chosen.append(None)
-    _note(notes, logits[start:-1].log_softmax(-1), job.prompt[start + 1 :], job)
-
-
-def _note(notes: Logprobs, lines: torch.Tensor, tokens: list[int], job: Job) -> None:
-    """Add consecutive positions: lines [n, V] of log-probabilities and the n ids that came there."""
-    if not tokens:
-        return
-    values = lines.gather(1, torch.tensor(tokens)[:, None])[:, 0].tolist()
-    notes.tokens.extend(zip(values, tokens, strict=True))
-    if job.top_logprobs > 0:
-        top, ids = lines.topk(job.top_logprobs, dim=-1)
-        for pair in zip(top.tolist(), ids.tolist(), strict=True):
-            notes.top.append(list(zip(*pair, strict=True)))
-    if job.token_ids_logprob:
-        wanted = job.token_ids_logprob
-        for line in lines[:, torch.tensor(wanted)].tolist():
-            notes.chosen.append(list(zip(line, wanted, strict=True)))
 
 
 class _Rate:

@@ -49,6 +49,8 @@ def attend(
     attention_mask: torch.Tensor | None,
     scaling: float | None = None,
     is_causal: bool | None = None,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
     **_kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """Attention of query [b, N, T, D] over key and value [b, K, L, D], without repeating keys for grouped heads.
@@ -57,6 +59,8 @@ def attend(
     plain products are faster there than the blockwise kernel, whose blocks such a step leaves almost empty.
     """
     del module, is_causal
+    if softcap is not None or s_aux is not None:
+        raise NotImplementedError("attention with capped scores or sinks")
     b, heads, width, depth = query.shape
     groups = heads // key.shape[1]
     scale = depth**-0.5 if scaling is None else scaling
@@ -223,10 +227,12 @@ class SlotModel:
 
 
 def _load(model_path: str | Path, dtype: str) -> Any:
-    """The model with our attention where it can be plugged in, else with its own."""
+    """The model with our attention where that computes the same, else with its own."""
     model = load_model(model_path, dtype=dtype)
-    if getattr(model, "_supports_attention_backend", False) and getattr(model, "_supports_sdpa", False):
-        model.set_attn_implementation(ATTENTION)
+    pluggable = getattr(model, "_supports_attention_backend", False) and getattr(model, "_supports_sdpa", False)
+    # ours knows no cap on the scores
+    capped = getattr(model.config.get_text_config(), "attn_logit_softcapping", None)
+    model.set_attn_implementation(ATTENTION if pluggable and not capped else "eager")
     if model.dtype is torch.float32:
         for module in model.modules():
             if type(module) is nn.Linear:

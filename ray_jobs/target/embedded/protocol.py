@@ -12,8 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ray_jobs.target.embedded.engine import Job
+from ray_jobs.target.embedded.jobs import Job
 from ray_jobs.target.embedded.refusals import Deadly, Refusal, refusal, validation_refusal
+from ray_jobs.target.embedded.sampling import SamplingParams
 from ray_jobs.target.embedded.sampling_params import parse_sampling
 
 
@@ -79,38 +80,40 @@ def parse_call(body: dict[str, Any], limits: Limits, encode: Callable[[str], lis
     count = len(prompts)
     params = [parse_sampling(one, limits.vocab_size) for one in _each(body, "sampling_params", count)]
     _refuse_lengths(prompts, [one.max_new_tokens for one in params], limits)
-    copies = [max(one.n, 1) for one in params]
-    rids = _rids(body.get("rid"), copies)
-    hidden = [bool(one) for one in _each(body, "return_hidden_states", count)]
-    if any(hidden) and not limits.hidden_states:
+    rids = _rids(body.get("rid"), [one.n for one in params])
+    hidden = _hidden(body, count, limits)
+    extras = [_logprob_fields(body, index, count, limits.vocab_size) for index in range(count)]
+    _refuse_deadly(prompts, limits.vocab_size)
+    jobs: list[Job] = []
+    for prompt, one, wants, fields in zip(prompts, params, hidden, extras, strict=True):
+        for _copy in range(one.n):
+            # the real server answers an empty prompt beside others with garbage: what follows id 0 is as good
+            jobs.append(Job(rids[len(jobs)], prompt or [0], one, _seed(one), hidden=wants, **fields))
+    return Call(
+        jobs,
+        [len(prompt) for prompt, one in zip(prompts, params, strict=True) for _ in range(one.n)],
+        single and params[0].n == 1,
+        bool(body.get("return_prompt_token_ids")),
+        bool(body.get("return_text_in_logprobs")),
+    )
+
+
+def _seed(params: SamplingParams) -> int:
+    return secrets.randbits(63) if params.sampling_seed is None else params.sampling_seed
+
+
+def _hidden(body: dict[str, Any], count: int, limits: Limits) -> list[bool]:
+    """Whether each prompt's hidden states are wanted."""
+    wanted = _each(body, "return_hidden_states", count)
+    if not all(one is None or isinstance(one, bool) for one in wanted):
+        message = "Value error, expected a value or an array of values for BoolOrList"
+        raise _wrong("return_hidden_states", message, body["return_hidden_states"])
+    if any(wanted) and not limits.hidden_states:
         raise refusal(
             "The server is not configured to return the hidden states. "
             "Please set `--enable-return-hidden-states` to enable this feature."
         )
-    _refuse_deadly(prompts, limits.vocab_size)
-    extras = [_extras(body, index, count) for index in range(count)]
-    jobs: list[Job] = []
-    for index, prompt in enumerate(prompts):
-        for _copy in range(copies[index]):
-            seed = params[index].sampling_seed
-            jobs.append(
-                Job(
-                    rids[len(jobs)],
-                    # the real server answers an empty prompt beside others with garbage: what follows id 0 is as good
-                    prompt or [0],
-                    params[index],
-                    secrets.randbits(63) if seed is None else seed,
-                    hidden=hidden[index],
-                    **extras[index],
-                )
-            )
-    return Call(
-        jobs,
-        [len(prompt) for prompt, n in zip(prompts, copies, strict=True) for _ in range(n)],
-        single and copies[0] == 1,
-        bool(body.get("return_prompt_token_ids")),
-        bool(body.get("return_text_in_logprobs")),
-    )
+    return [bool(one) for one in wanted]
 
 
 def _prompts(body: dict[str, Any], encode: Callable[[str], list[int]]) -> tuple[list[list[int]], bool]:
@@ -207,19 +210,25 @@ def _rids(given: Any, copies: Sequence[int]) -> list[str]:
     return given
 
 
-def _extras(body: dict[str, Any], index: int, count: int) -> dict[str, Any]:
-    """The log-probability fields of one prompt."""
+def _logprob_fields(body: dict[str, Any], index: int, count: int, vocab_size: int) -> dict[str, Any]:
+    """The log-probability fields of one prompt, fit for the engine's thread, which has no caller to complain to."""
 
-    def pick(name: str, default: Any) -> Any:
+    def number(name: str, default: int) -> int:
         value = _each(body, name, count)[index]
+        if value is not None and type(value) is not int:
+            raise _wrong(name, "Input should be a valid integer", body[name])
         return default if value is None else value
 
-    wanted = body.get("token_ids_logprob")
-    if isinstance(wanted, list) and wanted and isinstance(wanted[0], list):
-        wanted = wanted[index]
+    ids = body.get("token_ids_logprob")
+    if isinstance(ids, list) and ids and isinstance(ids[0], list):
+        ids = _each(body, "token_ids_logprob", count)[index]
+    if ids is not None and not (isinstance(ids, list) and all(type(one) is int for one in ids)):
+        raise _wrong("token_ids_logprob", "Input should be a valid list of integers", body["token_ids_logprob"])
+    if any(not 0 <= one < vocab_size for one in ids or ()):
+        raise refusal(f"token_ids_logprob must be in [0, {vocab_size - 1}].")
     return {
-        "logprobs": bool(pick("return_logprob", False)),
-        "logprob_start": pick("logprob_start_len", -1),
-        "top_logprobs": pick("top_logprobs_num", 0),
-        "token_ids_logprob": wanted or None,
+        "logprobs": bool(_each(body, "return_logprob", count)[index]),
+        "logprob_start": number("logprob_start_len", -1),
+        "top_logprobs": min(number("top_logprobs_num", 0), vocab_size),
+        "token_ids_logprob": ids or None,
     }

@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from ray_jobs.target.embedded.engine import Engine, Entry, Job, Logprobs, Outcome
+from ray_jobs.target.embedded.engine import Engine
+from ray_jobs.target.embedded.jobs import Entry, Job, Logprobs, Outcome
 from ray_jobs.target.embedded.protocol import Call
 from ray_jobs.target.embedded.vocabulary import Vocabulary
 

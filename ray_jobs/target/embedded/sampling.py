@@ -106,7 +106,8 @@ def _edit_line(line: torch.Tensor, row: Row) -> None:
         repetition = params.repetition_penalty
         line[ids] = torch.where(values > 0, values / repetition, values * repetition)
     if len(row.output_ids) < params.min_new_tokens and row.stop_ids:
-        line[torch.tensor(sorted(row.stop_ids))] = float("-inf")
+        # a stop id of the request may lie outside the vocabulary: it never comes, and is no index
+        line[torch.tensor([one for one in row.stop_ids if 0 <= one < len(line)], dtype=torch.long)] = float("-inf")
 
 
 def _draw(logits: torch.Tensor, rows: Sequence[Row]) -> torch.Tensor:

@@ -74,6 +74,7 @@ def parse_sampling(given: Any, vocab_size: int) -> SamplingParams:
     params = SamplingParams(**{name: value for name, value in given.items() if name in _OURS and value is not None})
     if "max_new_tokens" in given:
         params.max_new_tokens = given["max_new_tokens"]
+    params.top_k = min(params.top_k, vocab_size)
     params.stop = _as_list(given.get("stop"))
     params.stop_regex = _as_list(given.get("stop_regex"))
     broken = _broken_rule(params, given, vocab_size)
@@ -111,7 +112,8 @@ def _expected(name: str, value: Any) -> str | None:
     if name in _INTEGERS:
         return None if whole else "int"
     if name in _NUMBERS:
-        return None if whole or isinstance(value, float) else "float"
+        # a larger whole number has no float
+        return None if isinstance(value, float) or (whole and abs(value) < 1 << 53) else "float"
     if name in _FLAGS:
         return None if isinstance(value, bool) else "bool"
     if name == "stop_token_ids":

@@ -14,8 +14,9 @@ from typing import Any
 from aiohttp import web
 
 from ray_jobs.target.embedded import replies
-from ray_jobs.target.embedded.engine import Engine, EngineError, Job, Outcome
+from ray_jobs.target.embedded.engine import Engine, EngineError
 from ray_jobs.target.embedded.faults import Faults, spoil
+from ray_jobs.target.embedded.jobs import Job, Outcome
 from ray_jobs.target.embedded.protocol import Call, Limits, decode_json, parse_call
 from ray_jobs.target.embedded.refusals import Deadly, Refusal, refusal
 from ray_jobs.target.embedded.replies import Settings
