@@ -58,7 +58,7 @@ class ServerProcess:
                 stdin=subprocess.PIPE if command.stdin_guard else subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **command.env},
+                env={**_own_environment(), **command.env},
             )
 
     @property
@@ -110,6 +110,11 @@ class ServerProcess:
         except OSError:
             lines = []
         return f" Log: {self.log_path}" + "".join(f"\n    {line}" for line in lines)
+
+
+def _own_environment() -> dict[str, str]:
+    """This process's environment as a server may have it: Ray's one-thread limit is meant for its own workers."""
+    return {key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"}
 
 
 def free_port(host: str = "127.0.0.1") -> int:
