@@ -44,12 +44,26 @@ sys.stdin.read()
 """
 
 
+# a local Ray makes a token of its own, which those who join would not know
+TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0123456789abcdef" * 4}
+
+
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[str]:
     """A Ray that several commands join, which saves each of them its start; it ends with its own process."""
-    with subprocess.Popen(
-        [sys.executable, "-c", HEAD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
-    ) as head:
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        subprocess.Popen(
+            [sys.executable, "-c", HEAD],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            env={**os.environ, **TOKEN},
+        ) as head,
+    ):
+        for key, value in TOKEN.items():
+            patch.setenv(key, value)
         assert head.stdin is not None
         assert head.stdout is not None
         try:

@@ -59,7 +59,7 @@ def test_the_whole_path(run: Run, words: Any, model: Path, tmp_path: Path) -> No
     assert "error: run.name=whole: holds rows made with other settings (sampling:" in said
     code, said = run("train", words("whole", "train.learning_rate=0.1"))
     assert code == 2
-    assert "train.learning_rate: 0.0005 -> 0.1" in said
+    assert "train.learning_rate: 0.002 -> 0.1" in said
 
     # another file reopens the run and asks only for what is new
     more = write_prompts(tmp_path / "more.jsonl", 10, first=1000)

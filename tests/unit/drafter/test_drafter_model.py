@@ -89,7 +89,12 @@ def test_initial_weights_depend_on_the_seed_alone():
         initialise(model, head, norm, seed)
         states.append(model.state_dict())
     assert all(torch.equal(states[0][k], states[1][k]) for k in states[0])
-    assert not torch.equal(states[0]["fc.weight"], states[2]["fc.weight"])
+    up = "midlayer.mlp.up_proj.weight"
+    assert not torch.equal(states[0][up], states[2][up])
+    # the carried hidden state starts as the output of the latest captured layer
+    width = shape.target_hidden_size
+    assert torch.equal(states[0]["fc.weight"][:, -width:], torch.eye(width))
+    assert bool((states[0]["fc.weight"][:, :-width] == 0).all())
     assert torch.equal(states[0]["lm_head.weight"], head)
     assert torch.equal(states[0]["norm.weight"], norm)
     assert abs(float(states[0]["midlayer.mlp.up_proj.weight"].std()) - 0.02) < 0.004
