@@ -20,7 +20,7 @@ from ray_jobs.drafter.serving import serve_command, verify_export, write_export
 from ray_jobs.evaluation import run as evaluation
 from ray_jobs.generation import run as generation
 from ray_jobs.generation.ask import Counts
-from ray_jobs.generation.target_text import TargetText, load_target_text
+from ray_jobs.generation.target_text import TargetText, fingerprint, load_target_text
 from ray_jobs.store.run_dir import RunDir
 from ray_jobs.target.model_folder import locate
 from ray_jobs.training import run as training
@@ -46,6 +46,10 @@ class OpenRun:
         if self._text is None:
             self._text = load_target_text(self.cfg)
         return self._text
+
+    def check(self) -> None:
+        """Refuse to go on with another target than the one that answered."""
+        self.folder.check_fingerprint(fingerprint(self.cfg, self.text))
 
     def connect(self) -> AbstractContextManager[None]:
         """Ray: started by the first stage that has work for it, ended with the run."""
@@ -82,6 +86,7 @@ def generate(run: OpenRun) -> Counts:
 def train(run: OpenRun) -> training.TrainResult:
     """samples/ -> checkpoints/."""
     check_trainable(run.cfg)
+    run.check()
     return training.run(run.cfg, run.folder, run.connect)
 
 
@@ -112,4 +117,5 @@ def export(run: OpenRun) -> str:
 
 def evaluate(run: OpenRun) -> dict[str, object]:
     """export/ -> evaluation/summary.json."""
+    run.check()
     return evaluation.run(run.cfg, run.folder, run.text, run.attempt, run.connect)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,7 +11,7 @@ import pyarrow as pa
 
 from ray_jobs.config.schema import Config
 from ray_jobs.core.errors import ConfigError, StageError
-from ray_jobs.core.files import write_json
+from ray_jobs.core.files import read_json, write_json
 from ray_jobs.drafter.chains import chain_matches
 from ray_jobs.drafter.serving import load_export
 from ray_jobs.evaluation.acceptance import Walk, accepted_length, by_source, interval, walk
@@ -42,32 +43,43 @@ def run(cfg: Config, run_dir: RunDir, text: TargetText, attempt: int, connect: C
     if done is not None and done["settings"] == settings:
         return done["summary"]
     run_dir.reopen("evaluate")
-    _answer(cfg, run_dir, text, attempt, connect)
-    summary = _measure(cfg, run_dir, text)
+    asked = _answer(cfg, run_dir, text, attempt, connect)
+    summary = _measure(cfg, run_dir, text, asked)
     write_json(run_dir.summary, summary)
     run_dir.set_complete("evaluate", {"settings": settings, "summary": summary})
     run_dir.write_status(stage="evaluate", state="complete", done=summary["offline"]["prompts"])
     return summary
 
 
-def _answer(cfg: Config, run_dir: RunDir, text: TargetText, attempt: int, connect: Callable[[], Any]) -> None:
-    """evaluation/greedy/: the first held-out prompts, asked like any other, at temperature 0."""
+def _answer(cfg: Config, run_dir: RunDir, text: TargetText, attempt: int, connect: Callable[[], Any]) -> list[str]:
+    """evaluation/greedy/: the first held-out prompts, asked like any other, at temperature 0; their row_ids."""
     share = cfg.data.held_out_share
     first = (row for row in run_dir.samples.prompt_table().to_pylist() if row["sample"] == 0 and row["prompt_ids"])
     rows = [row for row in first if is_held_out(row["prompt_id"], share)]
     if not rows:
         raise ConfigError("data.held_out_share", share, "no prompt is held out", "Raise it, or ask more prompts.")
     asked = rows[: cfg.evaluate.prompts]
-    run_dir.greedy.add_prompts(asked)
     sampling = text.sampling(cfg.generate.sampling)
     sampling |= {"temperature": 0.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0}
     if cfg.evaluate.max_new_tokens is not None:
         sampling["max_new_tokens"] = cfg.evaluate.max_new_tokens
+    _forget_other_answers(run_dir, sampling)
+    run_dir.greedy.add_prompts(asked)
     ask(cfg, run_dir, run_dir.greedy, text, sampling, attempt=attempt, stage="evaluate", connect=connect)
+    return [row["row_id"] for row in asked]
 
 
-def _measure(cfg: Config, run_dir: RunDir, text: TargetText) -> dict[str, Any]:
-    walks = _walks(cfg, run_dir, text)
+def _forget_other_answers(run_dir: RunDir, sampling: dict[str, Any]) -> None:
+    """Drop greedy answers that were asked with other sampling: they are made anew, never mixed."""
+    path = run_dir.greedy.path / "sampling.json"
+    if read_json(path) not in (None, sampling):
+        log.info("evaluation/greedy was asked with other sampling; it is asked anew")
+        shutil.rmtree(run_dir.greedy.path)
+    write_json(path, sampling)
+
+
+def _measure(cfg: Config, run_dir: RunDir, text: TargetText, asked: list[str]) -> dict[str, Any]:
+    walks = _walks(cfg, run_dir, text, asked)
     draft_tokens = sorted(walks)
     head = cfg.evaluate.draft_tokens[0]
     figures = {str(k): _figures(cfg, walks[k]) for k in draft_tokens}
@@ -80,12 +92,13 @@ def _figures(cfg: Config, walks: list[Walk]) -> dict[str, Any]:
         "interval_95": interval(walks, cfg.evaluate.resamples, cfg.run.seed),
         "by_source": by_source(walks),
         "prompts": len(walks),
-        "tokens": sum(w.tokens for w in walks),
+        "output_tokens": sum(w.tokens + 1 for w in walks),
+        "verify_tokens": sum(w.tokens for w in walks),
         "verify_steps": sum(w.steps for w in walks),
     }
 
 
-def _walks(cfg: Config, run_dir: RunDir, text: TargetText) -> dict[int, list[Walk]]:
+def _walks(cfg: Config, run_dir: RunDir, text: TargetText, asked: list[str]) -> dict[int, list[Walk]]:
     """The walk of every greedy answer for each number of draft tokens."""
     folder = local_folder(text.location, cfg.target.revision)
     exported = load_export(run_dir.export)
@@ -100,7 +113,7 @@ def _walks(cfg: Config, run_dir: RunDir, text: TargetText) -> dict[int, list[Wal
     source = InProcessFeatures(target, cache_bytes=0, most_tokens=cfg.train.tokens_per_micro_batch)
     most = max(cfg.evaluate.draft_tokens)
     walks: dict[int, list[Walk]] = {k: [] for k in cfg.evaluate.draft_tokens}
-    for rows, table in _packs(cfg, run_dir):
+    for rows, table in _packs(cfg, run_dir, asked):
         batch = to_batch(rows, source.features(rows))
         batch.aux = batch.aux.float()
         matches = chain_matches(drafter, batch, most, exported.vocab).numpy()
@@ -112,11 +125,10 @@ def _walks(cfg: Config, run_dir: RunDir, text: TargetText) -> dict[int, list[Wal
     return walks
 
 
-def _packs(cfg: Config, run_dir: RunDir) -> Iterator[tuple[list[Any], pa.Table]]:
+def _packs(cfg: Config, run_dir: RunDir, asked: list[str]) -> Iterator[tuple[list[Any], pa.Table]]:
     """Greedy answers in packs: their rows, and their columns in the same order."""
-    ids = run_dir.greedy.prompt_table(["row_id"])["row_id"].to_pylist()
     columns = ["row_id", "source", "prompt_ids", "output_ids", "segments", "n_prompt_tokens"]
-    table = run_dir.greedy.sample_table(columns, ids)
+    table = run_dir.greedy.sample_table(columns, asked)
     longest = max(text_length(table), default=2)
     rows = TrainingSet(table, cfg.train.kinds, longest)
     for group in pack(range(len(rows)), rows.lengths, max(longest, cfg.train.tokens_per_micro_batch)):

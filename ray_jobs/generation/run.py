@@ -43,8 +43,12 @@ def run(cfg: Config, run_dir: RunDir, text: TargetText, attempt: int, connect: C
     sampling = text.sampling(cfg.generate.sampling)
     counts = ask(cfg, run_dir, store, text, sampling, attempt=attempt, stage="generate", connect=connect)
     _check_failures(cfg, counts)
-    if run_dir.complete("generate") is None:
-        run_dir.set_complete("generate", manifest(store, counts))
+    facts = manifest(store, counts)
+    if run_dir.complete("generate") != facts:
+        # also after a crash between adding prompts and taking the COMPLETE files away
+        for stage in LATER_STAGES:
+            run_dir.reopen(stage)
+        run_dir.set_complete("generate", facts)
     run_dir.write_status(stage="generate", state="complete", done=counts.ok, **_rest(counts))
     return counts
 

@@ -53,10 +53,20 @@ def test_the_whole_path(run: Run, words: Any, model: Path, tmp_path: Path) -> No
     assert code == 0, again
     assert "starting a local Ray" not in again
 
+    # other greedy answers are asked anew, never mixed with those that are there
+    code, said = run("evaluate", words("whole", "evaluate.max_new_tokens=9"))
+    assert code == 0, said
+    greedy = pads.dataset(folder / "evaluation" / "greedy" / "samples").to_table().to_pylist()
+    assert max(row["n_output_tokens"] for row in greedy) <= 9
+    assert {json.loads(row["sampling"])["max_new_tokens"] for row in greedy} == {9}
+
     # settings that would mix data are refused, with the keys
     code, said = run("generate", words("whole", "generate.sampling.temperature=0.1"))
     assert (code, said.count("\n")) == (2, said.count("\n"))
     assert "error: run.name=whole: holds rows made with other settings (sampling:" in said
+    code, said = run("evaluate", words("whole", "target.thinking=false"))
+    assert code == 2
+    assert "thinking: None -> False" in said
     code, said = run("train", words("whole", "train.learning_rate=0.1"))
     assert code == 2
     assert "train.learning_rate: 0.002 -> 0.1" in said

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -59,6 +59,8 @@ class Engine:
     def __init__(self, model: SlotModel, vocabulary: Vocabulary, *, max_running: int) -> None:
         self.model, self.vocabulary, self.max_running = model, vocabulary, max_running
         self.error: BaseException | None = None
+        self.on_death: Callable[[str], None] | None = None
+        """Called when the engine cannot go on; a server process ends itself, as the real one does."""
         self._wake = threading.Condition()
         self._stopping = False
         self._known: dict[str, _Sequence] = {}
@@ -141,6 +143,8 @@ class Engine:
             self.error = error
             logger.exception("the engine died")
             self._fail(EngineError(f"the engine died: {type(error).__name__}: {error}"))
+            if self.on_death:
+                self.on_death(f"the engine died: {error}")
 
     def _has_work(self) -> bool:
         """Wait for a job; False once the engine is to stop."""

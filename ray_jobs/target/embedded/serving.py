@@ -21,7 +21,7 @@ from ray_jobs.target.embedded.engine import Engine
 from ray_jobs.target.embedded.faults import Faults
 from ray_jobs.target.embedded.model import SlotModel
 from ray_jobs.target.embedded.replies import Settings
-from ray_jobs.target.embedded.server import Server
+from ray_jobs.target.embedded.server import Server, exit_process
 from ray_jobs.target.embedded.vocabulary import Vocabulary
 from ray_jobs.target.in_process import default_aux_layers
 
@@ -80,6 +80,8 @@ def run(settings: Settings, faults: Faults) -> int:
     """Serve until SIGTERM or SIGINT; returns the exit code."""
     bound = bind(settings.host, settings.port)
     engine = start_engine(settings)
+    # a process that only answers 500 would use up the attempts of every row; a dead one is started again
+    engine.on_death = exit_process
     return asyncio.run(_serve(settings, Server(settings, engine, faults), bound))
 
 
