@@ -1,4 +1,7 @@
-"""What the commands share: opening a run, and one function a stage. Layer 4."""
+"""What the commands share: opening a run, and one function a stage. Layer 4.
+
+A stage imports its parts when it runs: a wrong word on the command line is told before torch and Ray are loaded.
+"""
 
 from __future__ import annotations
 
@@ -9,22 +12,19 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
-from ray_jobs.cluster.connect import connected
 from ray_jobs.config.load import as_yaml, check_trainable, runs_root
 from ray_jobs.config.schema import Config
 from ray_jobs.core import log as logs
 from ray_jobs.core import provenance
-from ray_jobs.core.errors import StageError
-from ray_jobs.drafter.serving import serve_command, verify_export, write_export
-from ray_jobs.evaluation import run as evaluation
-from ray_jobs.generation import run as generation
-from ray_jobs.generation.ask import Counts
-from ray_jobs.generation.target_text import TargetText, fingerprint, load_target_text
+from ray_jobs.core.errors import ConfigError, StageError
 from ray_jobs.store.run_dir import RunDir
-from ray_jobs.target.model_folder import locate
-from ray_jobs.training import run as training
-from ray_jobs.training.checkpoint import read_drafter
+
+if TYPE_CHECKING:
+    from ray_jobs.generation.ask import Counts
+    from ray_jobs.generation.target_text import TargetText
+    from ray_jobs.training.run import TrainResult
 
 log = logging.getLogger(__name__)
 
@@ -43,16 +43,22 @@ class OpenRun:
     @property
     def text(self) -> TargetText:
         """The target's tokenizer and sizes, loaded once."""
+        from ray_jobs.generation.target_text import load_target_text
+
         if self._text is None:
             self._text = load_target_text(self.cfg)
         return self._text
 
     def check(self) -> None:
         """Refuse to go on with another target than the one that answered."""
+        from ray_jobs.generation.target_text import fingerprint
+
         self.folder.check_fingerprint(fingerprint(self.cfg, self.text))
 
     def connect(self) -> AbstractContextManager[None]:
         """Ray: started by the first stage that has work for it, ended with the run."""
+        from ray_jobs.cluster.connect import connected
+
         if not self._connected:
             self._closing.enter_context(connected(self.cfg.cluster))
             self._connected = True
@@ -73,6 +79,9 @@ def open_run(cfg: Config) -> Iterator[OpenRun]:
         log.info("run %s, attempt %d", folder.path, attempt)
         try:
             yield OpenRun(cfg, folder, attempt, closing)
+        except ConfigError:
+            # refused: nothing has happened to the run
+            raise
         except BaseException as error:
             folder.update_status(state="failed", error=str(error) or type(error).__name__)
             raise
@@ -80,11 +89,15 @@ def open_run(cfg: Config) -> Iterator[OpenRun]:
 
 def generate(run: OpenRun) -> Counts:
     """prompts -> samples/, failures/."""
+    from ray_jobs.generation import run as generation
+
     return generation.run(run.cfg, run.folder, run.text, run.attempt, run.connect)
 
 
-def train(run: OpenRun) -> training.TrainResult:
+def train(run: OpenRun) -> TrainResult:
     """samples/ -> checkpoints/."""
+    from ray_jobs.training import run as training
+
     check_trainable(run.cfg)
     run.check()
     return training.run(run.cfg, run.folder, run.connect)
@@ -92,6 +105,10 @@ def train(run: OpenRun) -> training.TrainResult:
 
 def export(run: OpenRun) -> str:
     """The last checkpoint -> export/, verified; returns the line that serves it."""
+    from ray_jobs.drafter.serving import serve_command, verify_export, write_export
+    from ray_jobs.target.model_folder import locate
+    from ray_jobs.training.checkpoint import read_drafter
+
     trained = run.folder.complete("train")
     if trained is None:
         raise StageError("there is no complete training. Run the train stage first.")
@@ -117,5 +134,7 @@ def export(run: OpenRun) -> str:
 
 def evaluate(run: OpenRun) -> dict[str, object]:
     """export/ -> evaluation/summary.json."""
+    from ray_jobs.evaluation import run as evaluation
+
     run.check()
     return evaluation.run(run.cfg, run.folder, run.text, run.attempt, run.connect)

@@ -30,3 +30,9 @@ def check_samples(folder: Path, model: Path) -> list[dict[str, Any]]:
         assert len(row["prompt_ids"]) == row["n_prompt_tokens"]
         assert row["finish_reason"] in ("stop", "length")
     return rows
+
+
+def prompt_rows(folder: Path) -> set[str]:
+    """row_ids of all that was asked: what an unbroken run has in samples/ when nothing fails."""
+    files = sorted((folder / "prompts").glob("*.parquet"))
+    return set(pads.dataset(files).to_table(columns=["row_id"])["row_id"].to_pylist())

@@ -47,6 +47,5 @@ def test_three_kills_lose_and_double_nothing(run: Callable[..., tuple[int, str]]
         pads.dataset(sorted((folder / "prompts").glob("*.parquet"))).to_table(columns=["row_id"])["row_id"].to_pylist()
     )
     assert len(asked) >= 300
-    # what an unbroken run has: one row for each prompt
     assert sorted(ids) == sorted(asked)
     assert len(set(ids)) == len(ids)

@@ -10,7 +10,7 @@ import pyarrow.dataset as pads
 import pytest
 
 from tests.integration.conftest import N_PROMPTS
-from tests.integration.sample_checks import check_samples
+from tests.integration.sample_checks import check_samples, prompt_rows
 
 Run = Callable[..., tuple[int, str]]
 
@@ -35,6 +35,7 @@ def test_a_sick_server_costs_no_row(run: Run, words: Any, model: Path, tmp_path:
     assert max(row["attempt"] for row in rows) > 1
 
 
+@pytest.mark.check
 @pytest.mark.timeout(240)
 def test_a_server_that_dies_comes_back(run: Run, words: Any, model: Path, tmp_path: Path, cluster: str) -> None:
     code, said = run(
@@ -70,8 +71,3 @@ def test_rows_that_fail_are_counted_and_can_be_asked_again(
     assert code == 0, said
     assert {row["row_id"] for row in check_samples(folder, model)} == prompt_rows(folder)
     assert pads.dataset(folder / "failures").to_table().num_rows == 0
-
-
-def prompt_rows(folder: Path) -> set[str]:
-    files = sorted((folder / "prompts").glob("*.parquet"))
-    return set(pads.dataset(files).to_table(columns=["row_id"])["row_id"].to_pylist())
