@@ -31,8 +31,6 @@ def connected(cfg: ClusterConfig) -> Iterator[None]:
     os.environ.update(WORKER_ENV)
     # a runtime with usage reports would try to reach the internet
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # Train's own metrics need the dashboard's agent, Data's log needs no terminal
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     address = cfg.address or os.environ.get("RAY_ADDRESS")
     quiet = {"logging_level": logging.WARNING, "log_to_driver": False, "namespace": f"eagle_ray_{os.getpid()}"}
     try:
@@ -45,6 +43,9 @@ def connected(cfg: ClusterConfig) -> Iterator[None]:
         line = " ".join(str(error).split())[:200]
         action = "Start Ray there, or leave cluster.address out for a local one."
         raise ConfigError("cluster.address", address, f"no Ray cluster answers ({line})", action) from None
+    # Data and Train tell each execution plan; their own log files keep it
+    for name in ("ray.data", "ray.train"):
+        logging.getLogger(name).setLevel(logging.WARNING)
     try:
         yield
     finally:

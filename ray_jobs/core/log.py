@@ -16,9 +16,6 @@ def to_console(level: int = logging.INFO) -> None:
     project.setLevel(logging.DEBUG)
     for handler in logging.getLogger().handlers:
         handler.addFilter(lambda record: record.levelno >= (level if record.name.startswith("ray_jobs") else 0))
-    # Ray Data and Train tell each execution plan; their own log files keep it
-    for name in ("ray.data", "ray.train"):
-        logging.getLogger(name).setLevel(logging.WARNING)
 
 
 def to_file(path: Path) -> logging.Handler:

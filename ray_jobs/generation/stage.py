@@ -25,7 +25,7 @@ from ray.exceptions import RayError
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
 
 from ray_jobs.cluster.registry import Lease
-from ray_jobs.core.errors import EagleRayError, Fatal, LocalFault, Rejected, ReplicaDown, Retryable, TargetError
+from ray_jobs.core.errors import EagleRayError, Fatal, LocalFault, ReplicaDown, Retryable, TargetError
 from ray_jobs.core.files import JsonLines, read_json_lines
 from ray_jobs.core.records import Request
 from ray_jobs.core.schemas import SAMPLES
@@ -77,6 +77,8 @@ class Generate:
         )
         # asyncio's own pool has 6 threads on 2 cores
         self._threads = ThreadPoolExecutor(settings.slots, thread_name_prefix="request")
+        # its own, because a finished row must not wait for a thread that is free only after the next long answer
+        self._disk = ThreadPoolExecutor(2, thread_name_prefix="journal")
         self._limiter = Limiter()
         self._name = f"{settings.attempt}-{ray.get_runtime_context().get_actor_id() or os.getpid()}-{os.getpid()}"
         store = SampleSet(Path(settings.folder))
@@ -99,6 +101,7 @@ class Generate:
         request = Request(prompt["row_id"], prompt["prompt_ids"], sampling)
         try:
             answer = self._replayed(prompt, request) or await self._ask(request)
+            row = self._sample_row(prompt, answer)
         except (Fatal, LocalFault) as error:
             # not this row's fault, so it is left out, and the driver stops the run when it hears of it
             self._fatal = self._fatal or str(error)
@@ -106,7 +109,17 @@ class Generate:
         except TargetError as error:
             self._note_failure(request, error)
             return None
-        row = sample_row(
+        except Exception as error:
+            # a row that no rule foresaw must not take its block, and the rows of it that are done, with it
+            log.exception("row %s", request.row_id)
+            self._note_failure(request, error)
+            return None
+        self._counters["ok"] += 1
+        self._counters["tokens"] += len(answer.reply.output_ids)
+        return row
+
+    def _sample_row(self, prompt: dict[str, Any], answer: Answer) -> dict[str, Any]:
+        return sample_row(
             prompt,
             answer,
             self._chat.markers,
@@ -114,9 +127,6 @@ class Generate:
             model=self._set.model,
             template_hash=self._chat.template_hash,
         )
-        self._counters["ok"] += 1
-        self._counters["tokens"] += len(answer.reply.output_ids)
-        return row
 
     def _replayed(self, prompt: dict[str, Any], request: Request) -> Answer | None:
         """The answer of an earlier try whose block was not committed, if it is to the same request."""
@@ -153,7 +163,7 @@ class Generate:
                 answer = Answer(
                     reply, request.sampling, lease.replica, lease.version, used.count + 1, started_s, latency_s
                 )
-                await loop.run_in_executor(self._threads, self._write_journal, request, answer)
+                await loop.run_in_executor(self._disk, self._write_journal, request, answer)
                 return answer
         raise AssertionError("tenacity returns or raises")
 
@@ -170,14 +180,14 @@ class Generate:
         except OSError as error:
             raise _local_fault(error, self._journal.path) from None
 
-    def _note_failure(self, request: Request, error: TargetError) -> None:
+    def _note_failure(self, request: Request, error: Exception) -> None:
         """Write a final failure down before anything else can happen to it."""
         record = {
             "row_id": request.row_id,
             "error_class": type(error).__name__,
             "error": str(error),
-            "attempts": 1 if isinstance(error, Rejected) else self._set.attempts,
-            "last_reply": error.raw,
+            "attempts": self._set.attempts if isinstance(error, Retryable) else 1,
+            "last_reply": error.raw if isinstance(error, TargetError) else None,
         }
         try:
             self._outcomes.append(record)

@@ -117,7 +117,11 @@ class RunLock:
                 log.error("run lock: %s was taken by another driver", self.path)
                 return
             self._owner["beat"] += 1
-            write_json(self.path, self._owner)
+            try:
+                write_json(self.path, self._owner)
+            except OSError as error:
+                # a full disk, say: the next beat may pass, and until then the lock is still ours
+                log.warning("run lock: heartbeat not written (%s)", error)
 
 
 def _process_start(pid: int) -> str | None:
