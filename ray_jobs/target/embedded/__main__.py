@@ -25,6 +25,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--enable-return-hidden-states", action="store_true")
     parser.add_argument("--enable-return-aux-hidden-states", action="store_true", help="return the aux layers' states")
+    parser.add_argument(
+        "--enable-deterministic-inference",
+        action="store_true",
+        help="steps of one shape, so that greedy answers do not depend on what else runs; small models always do so",
+    )
     parser.add_argument("--faults", default="{}", help='what goes wrong, as JSON: {"error_500_share":0.1}')
     parser.add_argument("--exit-with-parent", action="store_true", help="end when standard input closes")
     return parser
@@ -53,6 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
         max_total_tokens=given.max_total_tokens,
         enable_return_hidden_states=given.enable_return_hidden_states,
         enable_return_aux_hidden_states=given.enable_return_aux_hidden_states,
+        enable_deterministic_inference=given.enable_deterministic_inference,
         aux_layers=tuple(given.aux_layers) if given.aux_layers else None,
     )
     try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -13,9 +12,9 @@ from typing import Any
 import torch
 
 from ray_jobs.target.embedded import sampling
-from ray_jobs.target.embedded.jobs import Job, Logprobs, Outcome, note, note_prompt
+from ray_jobs.target.embedded.jobs import Job, Outcome, note, note_prompt
 from ray_jobs.target.embedded.model import SlotModel, Step
-from ray_jobs.target.embedded.sampling import Row
+from ray_jobs.target.embedded.sequences import Rate, RunningJob, aborted, grouped
 from ray_jobs.target.embedded.vocabulary import Vocabulary
 
 logger = logging.getLogger(__name__)
@@ -28,31 +27,6 @@ class EngineError(RuntimeError):
     """The engine's thread ended on an error; the server cannot generate any more."""
 
 
-class _Sequence:
-    """A job on its way through the engine."""
-
-    def __init__(self, job: Job, limit: int, vocabulary: Vocabulary) -> None:
-        self.job, self.limit = job, limit
-        self.future: Future[Outcome] = Future()
-        # running from the start: a client that goes away must not cancel a future that the engine will set
-        self.future.set_running_or_notify_cancel()
-        self.aborted = False
-        self.output_ids: list[int] = []
-        self.hidden: list[torch.Tensor] = []
-        self.input_logprobs, self.output_logprobs = Logprobs(), Logprobs()
-        self.stop_ids = vocabulary.stop_ids(job.params)
-        self.row = Row(job.params, job.seed, self.output_ids, self.stop_ids)
-
-    @property
-    def need(self) -> int:
-        """Tokens that its row may come to hold."""
-        return len(self.job.prompt) + self.limit
-
-    @property
-    def wants_prompt_logits(self) -> bool:
-        return self.job.logprobs and 0 <= self.job.logprob_start < len(self.job.prompt)
-
-
 class Engine:
     """Continuous batching over a `SlotModel`; every method may be called from any thread."""
 
@@ -62,11 +36,13 @@ class Engine:
         self.on_death: Callable[[str], None] | None = None
         """Called when the engine cannot go on; a server process ends itself, as the real one does."""
         self._wake = threading.Condition()
-        self._stopping = False
-        self._known: dict[str, _Sequence] = {}
-        self._waiting: deque[_Sequence] = deque()
-        self._running: list[_Sequence] = []
-        self._rate = _Rate()
+        self._stopping = self._retracting = self._stirred = self._parked = False
+        self.paused = False
+        """Whether generation is paused: jobs are taken, and wait."""
+        self._known: dict[str, RunningJob] = {}
+        self._waiting: deque[RunningJob] = deque()
+        self._running: list[RunningJob] = []
+        self._rate, self._prefilled = Rate(), 0
         self._thread = threading.Thread(target=self._loop, name="engine", daemon=True)
         self._thread.start()
 
@@ -86,40 +62,79 @@ class Engine:
         Raises:
             EngineError: the engine is dead.
         """
-        sequences = [_Sequence(job, self._limit(job), self.vocabulary) for job in jobs]
+        return [running.future for running in self.watch(jobs, None)]
+
+    def watch(self, jobs: Sequence[Job], notify: Callable[[], None] | None) -> list[RunningJob]:
+        """Queue jobs and look on: `notify` is called in the engine's thread whenever one of them grew or ended.
+
+        Raises:
+            EngineError: the engine is dead.
+        """
+        sequences = [RunningJob(job, self._limit(job), self.vocabulary, notify) for job in jobs]
         with self._wake:
             if not self.alive or self._stopping:
                 raise EngineError(f"the engine is not running ({self.error})")
             for sequence in sequences:
                 self._known[sequence.job.rid] = sequence
                 self._waiting.append(sequence)
-            self._wake.notify()
-        return [sequence.future for sequence in sequences]
+            self._wake.notify_all()
+        return sequences
 
     def knows(self, rid: str) -> bool:
         """Whether a job with this request id is waiting or running."""
         return rid in self._known
 
     def abort(self, rid: str | None = None) -> None:
-        """End one job, or all of them, with what they have; unknown ids are ignored."""
+        """End one job, or all of them, with what they have; unknown ids are ignored.
+
+        Also while paused: a client that goes away should not hold a row until somebody continues.
+        """
         with self._wake:
             for sequence in list(self._known.values()) if rid is None else [self._known.get(rid)]:
                 if sequence is not None:
                     sequence.aborted = True
+            self._stir()
+
+    def pause(self, mode: str, timeout_s: float = 60.0) -> None:
+        """Stop generating, and wait until it has stopped; later jobs wait for `resume`.
+
+        abort: what is waiting or running ends with what it has. retract: running jobs give up their rows and are run
+        anew from what they have. in_place: running jobs keep their rows.
+        """
+        if mode == "abort":
+            self.abort()
+        with self._wake:
+            self.paused = True
+            self._retracting = mode == "retract"
+            self._stir()
+            self._wake.wait_for(lambda: self._stopping or (self._parked and not self._stirred), timeout_s)
+
+    def resume(self) -> None:
+        """Generate again after `pause`."""
+        with self._wake:
+            self.paused = False
+            self._stir()
+
+    @property
+    def idle(self) -> bool:
+        """Whether no job runs or could run: retracted and held ones have nothing in the cache."""
+        return not self._running and (self.paused or not self._waiting)
 
     def close(self, timeout_s: float = 5.0) -> None:
         """End the thread; unfinished jobs fail."""
         with self._wake:
             self._stopping = True
-            self._wake.notify()
+            self._wake.notify_all()
         self._thread.join(timeout_s)
 
     def load(self) -> dict[str, Any]:
-        """Running and waiting jobs, tokens in use, tokens a second."""
+        """Running and waiting jobs, tokens in use, waiting and ever prefilled, tokens a second."""
         running, lengths = len(self._running), list(self.model.cache.lengths)
         return {
             "running": running,
             "waiting": len(self._waiting),
+            "waiting_tokens": sum(len(sequence.ids) for sequence in list(self._waiting)),
+            "prefilled": self._prefilled,
             "tokens": sum(lengths),
             "rate": self._rate.value() if running else 0.0,
         }
@@ -135,9 +150,14 @@ class Engine:
         try:
             while self._has_work():
                 self._drop_aborted()
+                if self._retracting:
+                    self._retract()
+                if self.paused:
+                    continue
                 self._admit()
                 if self._running:
                     self._decode()
+                self._publish()
             self._fail(EngineError("the server is stopping"))
         except BaseException as error:
             self.error = error
@@ -146,46 +166,69 @@ class Engine:
             if self.on_death:
                 self.on_death(f"the engine died: {error}")
 
+    def _stir(self) -> None:
+        """Make the thread look at its jobs once, also while paused or idle; the lock is held."""
+        self._stirred = True
+        self._wake.notify_all()
+
     def _has_work(self) -> bool:
-        """Wait for a job; False once the engine is to stop."""
+        """Wait for something to do; False once the engine is to stop."""
         with self._wake:
-            while not (self._waiting or self._running or self._stopping):
+            while not (self._stopping or self._stirred or (not self.paused and (self._waiting or self._running))):
+                self._parked = True
+                self._wake.notify_all()
                 self._wake.wait()
+            self._parked = self._stirred = False
             return not self._stopping
+
+    def _retract(self) -> None:
+        """Put all running jobs back in front of the waiting ones."""
+        with self._wake:
+            for sequence in reversed(self._running):
+                sequence.retractions += 1
+                self._waiting.appendleft(sequence)
+            self._retracting = False
+        while self._running:
+            self.model.cache.remove(len(self._running) - 1)
+            self._running.pop()
 
     def _fail(self, error: EngineError) -> None:
         with self._wake:
             left, self._known = list(self._known.values()), {}
             self._waiting.clear()
             self._stopping = True
+            self._wake.notify_all()
         for sequence in left:
             if not sequence.future.done():
                 sequence.future.set_exception(error)
+            if sequence.notify:
+                sequence.notify()
 
     def _drop_aborted(self) -> None:
         for row in reversed(range(len(self._running))):
             if self._running[row].aborted:
-                self._finish_row(row, _aborted("Aborted"))
+                self._finish_row(row, aborted("Aborted"))
         with self._wake:
             dropped = [sequence for sequence in self._waiting if sequence.aborted]
             for sequence in dropped:
                 self._waiting.remove(sequence)
         for sequence in dropped:
-            self._finish(sequence, _aborted("Abort before prefill"))
+            self._finish(sequence, aborted("Abort before prefill"))
 
     def _admit(self) -> None:
         """Prefill as many waiting jobs, in their order, as there are rows and room for."""
-        for group in grouped(self._take_waiting(), lambda sequence: len(sequence.job.prompt)):
+        for group in grouped(self._take_waiting(), lambda sequence: len(sequence.ids)):
             hidden = any(sequence.job.hidden for sequence in group)
             every = [sequence.wants_prompt_logits for sequence in group]
-            step = self.model.prefill([sequence.job.prompt for sequence in group], every, hidden=hidden)
+            step = self.model.prefill([sequence.ids for sequence in group], every, hidden=hidden)
+            self._prefilled += sum(len(sequence.ids) for sequence in group)
             first = len(self._running)
             self._running.extend(group)
             self._after_prefill(group, every, step)
             self._finish_rows(range(first, len(self._running)))
 
-    def _take_waiting(self) -> list[_Sequence]:
-        taken: list[_Sequence] = []
+    def _take_waiting(self) -> list[RunningJob]:
+        taken: list[RunningJob] = []
         widest = max((sequence.need for sequence in self._running), default=0)
         tokens = 0
         with self._wake:
@@ -194,7 +237,7 @@ class Engine:
                 # all rows are as wide as the widest: this product is what the cache can come to hold
                 width = max(widest, head.need)
                 rows = len(self._running) + len(taken) + 1
-                tokens += len(head.job.prompt)
+                tokens += len(head.ids)
                 if rows * width > self.model.max_tokens and rows > 1:
                     break
                 if tokens > PREFILL_TOKENS and taken:
@@ -203,13 +246,15 @@ class Engine:
                 taken.append(self._waiting.popleft())
         return taken
 
-    def _after_prefill(self, group: list[_Sequence], every: list[bool], step: Step) -> None:
+    def _after_prefill(self, group: list[RunningJob], every: list[bool], step: Step) -> None:
         last: list[int] = []
         line = 0
         for row, sequence in enumerate(group):
-            length = len(sequence.job.prompt)
+            length = len(sequence.ids)
             if sequence.job.hidden and step.hidden is not None:
-                sequence.hidden.append(step.hidden[row, :length].clone())
+                # of a retracted job only the last one is new
+                states = step.hidden[row, length - 1] if sequence.hidden else step.hidden[row, :length]
+                sequence.hidden.append(states.clone())
             if every[row]:
                 note_prompt(sequence.job, sequence.input_logprobs, step.logits[line : line + length])
             line += length if every[row] else 1
@@ -222,13 +267,14 @@ class Engine:
         running = self._running
         hidden = any(sequence.job.hidden for sequence in running)
         step = self.model.decode([sequence.output_ids[-1] for sequence in running], hidden=hidden)
-        for row, sequence in enumerate(running):
-            if sequence.job.hidden and step.hidden is not None:
-                sequence.hidden.append(step.hidden[row, 0].clone())
+        if step.hidden is not None:
+            for row, sequence in enumerate(running):
+                if sequence.job.hidden:
+                    sequence.hidden.append(step.hidden[row, 0].clone())
         self._append(running, step.logits)
         self._finish_rows(range(len(running)))
 
-    def _append(self, sequences: list[_Sequence], logits: torch.Tensor) -> None:
+    def _append(self, sequences: list[RunningJob], logits: torch.Tensor) -> None:
         """Choose the next id of each sequence from its line of logits."""
         rows = [sequence.row for sequence in sequences]
         logits = sampling.edit(logits, rows)
@@ -243,14 +289,22 @@ class Engine:
                 sequence.output_ids.append(token)
         self._rate.count(len(sequences))
 
+    def _publish(self) -> None:
+        """Show the lookers-on what their jobs have made: only here, where it is known that they go on."""
+        watched = [sequence for sequence in self._running if sequence.notify]
+        for sequence in watched:
+            sequence.published = len(sequence.output_ids)
+        for notify in {sequence.notify for sequence in watched if sequence.notify}:
+            notify()
+
     def _finish_rows(self, rows: range) -> None:
-        # from the back: removing a row moves the last one into its place, and that one has been looked at already
+        # from the back: removing a row moves later ones to the front, and these have been looked at already
         for row in reversed(rows):
             reason = self._finish_reason(self._running[row])
             if reason is not None:
                 self._finish_row(row, reason)
 
-    def _finish_reason(self, sequence: _Sequence) -> dict[str, Any] | None:
+    def _finish_reason(self, sequence: RunningJob) -> dict[str, Any] | None:
         """Why a sequence ends here, or None; the length is looked at first, as the real server does."""
         if len(sequence.output_ids) >= sequence.limit:
             return {"type": "length", "length": sequence.limit}
@@ -260,58 +314,15 @@ class Engine:
         return None if matched is None else {"type": "stop", "matched": matched}
 
     def _finish_row(self, row: int, reason: dict[str, Any]) -> None:
-        self.model.cache.remove(row)
         sequence = self._running[row]
-        last = self._running.pop()
-        if last is not sequence:
-            self._running[row] = last
+        for source, target in self.model.cache.remove(row):
+            self._running[target] = self._running[source]
+        self._running.pop()
         self._finish(sequence, reason)
 
-    def _finish(self, sequence: _Sequence, reason: dict[str, Any]) -> None:
+    def _finish(self, sequence: RunningJob, reason: dict[str, Any]) -> None:
         with self._wake:
             self._known.pop(sequence.job.rid, None)
-        sequence.future.set_result(
-            Outcome(
-                sequence.output_ids,
-                reason,
-                sequence.hidden if sequence.output_ids else [],
-                sequence.input_logprobs,
-                sequence.output_logprobs,
-            )
-        )
-
-
-def _aborted(message: str) -> dict[str, Any]:
-    return {"type": "abort", "message": message, "status_code": None, "err_type": None}
-
-
-def grouped(items: Sequence[Any], length: Any) -> list[list[Any]]:
-    """Items of like lengths together, so that padding to the longest of a group adds a quarter at most."""
-    groups: list[list[Any]] = []
-    real = 0
-    for item in sorted(items, key=length):
-        size = length(item)
-        if groups and (len(groups[-1]) + 1) * size <= 1.25 * (real + size) + 32:
-            groups[-1].append(item)
-            real += size
-        else:
-            groups.append([item])
-            real = size
-    return groups
-
-
-class _Rate:
-    """Tokens a second over the latest second or so."""
-
-    def __init__(self) -> None:
-        self._since, self._tokens, self._value = time.monotonic(), 0, 0.0
-
-    def count(self, tokens: int) -> None:
-        self._tokens += tokens
-        passed = time.monotonic() - self._since
-        if passed >= 1.0:
-            self._value = self._tokens / passed
-            self._since, self._tokens = time.monotonic(), 0
-
-    def value(self) -> float:
-        return self._value
+        sequence.future.set_result(sequence.outcome(reason))
+        if sequence.notify:
+            sequence.notify()

@@ -40,14 +40,17 @@ class Logprobs:
 
 @dataclass(slots=True)
 class Outcome:
-    """A finished job."""
+    """A finished job, or what there is of a running one."""
 
     output_ids: list[int]
-    finish_reason: dict[str, Any]
+    finish_reason: dict[str, Any] | None
+    """None while it runs."""
     hidden: list[torch.Tensor]
     """The prompt's states [T, H], then one [H] for each id that was fed."""
     input_logprobs: Logprobs
     output_logprobs: Logprobs
+    retractions: int = 0
+    """How often it was put back from the running to the waiting ones."""
 
 
 def note_prompt(job: Job, notes: Logprobs, logits: torch.Tensor) -> None:

@@ -17,6 +17,7 @@ from torch import nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from ray_jobs.core.errors import ConfigError
+from ray_jobs.target.embedded import llama
 from ray_jobs.target.embedded.cache import SlotCache
 from ray_jobs.target.in_process import (
     DTYPES,
@@ -29,6 +30,9 @@ from ray_jobs.target.in_process import (
 ATTENTION = "eagle_ray_slots"
 NARROW_ROWS = 64
 """Up to this many rows a product is faster on a CPU with the weights as its left factor."""
+SMALL_PARAMETERS = 50_000_000
+"""Below this many a Llama computes in float32, also on bfloat16 weights (a call of bfloat16 costs more than its
+arithmetic saves), and always in steps of the same shape."""
 
 
 @dataclass(slots=True)
@@ -133,6 +137,7 @@ class SlotModel:
         dtype: str,
         max_rows: int,
         max_tokens: int | None = None,
+        deterministic: bool = False,
     ) -> None:
         self.dtype = DTYPES.get(dtype)
         self.model = _load(model_path, dtype)
@@ -149,6 +154,13 @@ class SlotModel:
         self.aux_layers: tuple[int, ...] = ()
         """Layers whose outputs are the hidden states; empty: the final norm's output."""
         self._cache_argument = cache_argument(self.model)
+        fused = llama.fits(self.model) and self.model.dtype is torch.float32
+        if deterministic and not fused:
+            rule = "needs a Llama that computes in float32"
+            raise ConfigError("--enable-deterministic-inference", True, rule, "Leave it out, or use --dtype float32.")
+        self.deterministic = fused and (deterministic or _is_small(self.model))
+        """Whether greedy answers are the same whatever else runs: all steps have the shape of a full one."""
+        self._llama = llama.FusedLlama(self.model, rows=max_rows if self.deterministic else 0) if fused else None
         self._head = _Head(self.model.get_output_embeddings())
         self.model.set_output_embeddings(self._head)
         decoder_layers(self.model)
@@ -159,6 +171,8 @@ class SlotModel:
 
         Logits are of each row's last token, or of all its tokens where `every` says so, rows in order.
         """
+        if self._llama is not None:
+            return self._prefill_llama(prompts, every, hidden)
         lengths = [len(prompt) for prompt in prompts]
         width = max(lengths)
         self.cache.begin_prefill(lengths)
@@ -175,8 +189,27 @@ class SlotModel:
     def decode(self, tokens: Sequence[int], *, hidden: bool) -> Step:
         """Feed one token to each running row; logits [b, V] are of what follows it."""
         positions = self.cache.begin_decode()
+        if self._llama is not None:
+            states, aux = self._llama.decode(tokens, positions, self.cache, self.aux_layers if hidden else ())
+            found = aux if self.aux_layers else states[: len(tokens)]
+            return Step(self._llama.logits(states)[: len(tokens)], self._rounded(found)[:, None] if hidden else None)
         ids = torch.tensor(tokens)[:, None]
         return self._forward(ids, positions[:, None], self._decode_mask(positions), None, hidden)
+
+    def _prefill_llama(self, prompts: Sequence[Sequence[int]], every: Sequence[bool], hidden: bool) -> Step:
+        assert self._llama is not None
+        lines: list[torch.Tensor] = []
+        found: list[torch.Tensor] = []
+        for prompt, whole in zip(prompts, every, strict=True):
+            states, aux = self._llama.prefill(prompt, self.cache, self.aux_layers if hidden else ())
+            lines.append(self._llama.logits(states if whole else states[-1:]))
+            found.append(aux if self.aux_layers else states)
+        padded = nn.utils.rnn.pad_sequence(found, batch_first=True) if hidden else None
+        return Step(torch.cat(lines), None if padded is None else self._rounded(padded))
+
+    def _rounded(self, states: torch.Tensor) -> torch.Tensor:
+        """Hidden states as a model of this dtype has them."""
+        return states.to(self.dtype).float()
 
     def _forward(self, ids: torch.Tensor, positions: torch.Tensor, mask: Any, chosen: Any, hidden: bool) -> Step:
         self._head.chosen = chosen
@@ -195,7 +228,7 @@ class SlotModel:
             logits = self.model(**arguments).logits
             states = self._head.states
         assert states is not None
-        return Step(logits[0].float(), states.to(self.dtype).float() if hidden else None)
+        return Step(logits[0].float(), self._rounded(states) if hidden else None)
 
     def _prefill_mask(self, width: int) -> Any:
         """Causal, for all new rows the same: their padding is on the right, where no real token looks."""
@@ -229,6 +262,8 @@ class SlotModel:
 def _load(model_path: str | Path, dtype: str) -> Any:
     """The model with our attention where that computes the same, else with its own."""
     model = load_model(model_path, dtype=dtype)
+    if llama.fits(model) and _is_small(model) and model.dtype is not torch.float32:
+        model = model.float()
     pluggable = getattr(model, "_supports_attention_backend", False) and getattr(model, "_supports_sdpa", False)
     # ours knows no cap on the scores
     capped = getattr(model.config.get_text_config(), "attn_logit_softcapping", None)
@@ -239,6 +274,10 @@ def _load(model_path: str | Path, dtype: str) -> Any:
                 # the class only: names, weights and hooks stay as the model has them
                 module.__class__ = NarrowLinear
     return model
+
+
+def _is_small(model: Any) -> bool:
+    return sum(parameter.numel() for parameter in model.parameters()) < SMALL_PARAMETERS
 
 
 def _refuse_unknown_layers(config: Any) -> None:

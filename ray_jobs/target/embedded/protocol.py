@@ -43,12 +43,16 @@ class Call:
     logprob_text: bool
 
 
-def decode_json(raw: bytes) -> dict[str, Any]:
-    """The body of a call.
+def decode_json(raw: bytes, path: str = "/generate") -> dict[str, Any]:
+    """The body of a call of `path`.
 
     Raises:
         Refusal: it is not a JSON object.
     """
+    if not raw:
+        raise validation_refusal(
+            str({"type": "missing", "loc": ("body",), "msg": "Field required", "input": None}), path
+        )
     try:
         body = json.loads(raw)
     except ValueError as error:
@@ -60,10 +64,10 @@ def decode_json(raw: bytes) -> dict[str, Any]:
             "input": {},
             "ctx": {"error": getattr(error, "msg", str(error))},
         }
-        raise validation_refusal(str(details)) from None
+        raise validation_refusal(str(details), path) from None
     if not isinstance(body, dict):
         details = {"type": "dict_type", "loc": ("body",), "msg": "Input should be a valid dictionary", "input": body}
-        raise validation_refusal(str(details))
+        raise validation_refusal(str(details), path)
     return body
 
 
@@ -74,8 +78,6 @@ def parse_call(body: dict[str, Any], limits: Limits, encode: Callable[[str], lis
         Refusal: the server would answer with an error.
         Deadly: the server would die.
     """
-    if body.get("stream"):
-        raise refusal("stream is not supported by this server.")
     prompts, single = _prompts(body, encode)
     count = len(prompts)
     params = [parse_sampling(one, limits.vocab_size) for one in _each(body, "sampling_params", count)]

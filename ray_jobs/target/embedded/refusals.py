@@ -23,8 +23,17 @@ def refusal(message: str, status: int = 400) -> Refusal:
     return Refusal(status, {"error": {"message": message}})
 
 
-def validation_refusal(details: str) -> Refusal:
+def validation_refusal(details: str, path: str = "/generate") -> Refusal:
     """The shape for a body that is not JSON or not of the right types."""
-    message = f"1 validation error:\n  {details}\n\n  POST /generate [{details}]"
-    body = {"object": "error", "message": message, "type": "Bad Request", "param": None, "code": 400}
-    return Refusal(400, body)
+    return Refusal(400, openai_error(f"1 validation error:\n  {details}\n\n  POST {path} [{details}]", "Bad Request"))
+
+
+def openai_error(message: str, kind: str) -> dict[str, Any]:
+    """The error body of the endpoints that speak OpenAI's protocol, and of what is not even valid."""
+    return {"object": "error", "message": message, "type": kind, "param": None, "code": 400}
+
+
+def message_of(refused: Refusal) -> str:
+    """The message of a refusal in any of the shapes."""
+    error = refused.body.get("error", refused.body)
+    return error if isinstance(error, str) else error["message"]

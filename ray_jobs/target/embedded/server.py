@@ -13,7 +13,10 @@ from typing import Any
 
 from aiohttp import web
 
-from ray_jobs.target.embedded import replies
+from ray_jobs.target.embedded import info, replies, streaming
+from ray_jobs.target.embedded.chat import Template
+from ray_jobs.target.embedded.chat_endpoint import Chat
+from ray_jobs.target.embedded.control import Control
 from ray_jobs.target.embedded.engine import Engine, EngineError
 from ray_jobs.target.embedded.faults import Faults, spoil
 from ray_jobs.target.embedded.jobs import Job, Outcome
@@ -21,6 +24,7 @@ from ray_jobs.target.embedded.protocol import Call, Limits, decode_json, parse_c
 from ray_jobs.target.embedded.refusals import Deadly, Refusal, refusal
 from ray_jobs.target.embedded.replies import Settings
 from ray_jobs.target.embedded.sampling import SamplingParams
+from ray_jobs.target.embedded.streaming import generate_events, send_events
 
 logger = logging.getLogger(__name__)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -54,7 +58,7 @@ class Server:
         self.limits = Limits(
             vocab_size=model.vocab_size,
             context_length=model.context_length,
-            max_input_length=replies.max_input_length(engine),
+            max_input_length=info.max_input_length(engine),
             hidden_states=settings.hidden_states,
         )
 
@@ -69,24 +73,39 @@ class Server:
         app.router.add_get("/health_generate", self.health_generate)
         app.router.add_get("/", _root)
         for path in ("/model_info", "/get_model_info"):
-            app.router.add_get(path, self._telling(replies.model_info))
+            app.router.add_get(path, self._telling(info.model_info))
         for path in ("/server_info", "/get_server_info"):
-            app.router.add_get(path, self._telling(replies.server_info))
-        app.router.add_get("/v1/loads", self._telling(replies.loads))
+            app.router.add_get(path, self._telling(info.server_info))
+        app.router.add_get("/v1/loads", self._telling(info.loads))
+        app.router.add_get("/get_load", self._telling(info.load_of_old))
+        app.router.add_get("/v1/models", self._telling(info.models))
+        app.router.add_get("/v1/models/{name:.+}", self.model_card)
+        Control(self.engine).add_routes(app.router)
+        Chat(self.engine, Template.of(self.engine), self.limits, self._run).add_routes(app.router)
         return app
 
-    def _telling(self, make: Callable[[Settings, Engine], dict[str, Any]]) -> Handler:
+    def _telling(self, make: Callable[[Settings, Engine], Any]) -> Handler:
         async def handler(_request: web.Request) -> web.Response:
             return web.json_response(make(self.settings, self.engine))
 
         return handler
 
+    async def model_card(self, request: web.Request) -> web.Response:
+        """What /v1/models says of one model, if it is the one that is served."""
+        name = request.match_info["name"]
+        if name != self.settings.model_path:
+            error = {"message": f"The model '{name}' does not exist", "type": "invalid_request_error"}
+            return web.json_response({"error": {**error, "param": "model", "code": "model_not_found"}}, status=404)
+        return web.json_response(info.model_card(self.settings, self.engine))
+
     async def health(self, _request: web.Request) -> web.Response:
-        """200 while the engine can generate."""
-        return web.Response(status=200 if self.engine.alive else 503)
+        """200 while the engine can generate, which it cannot while paused."""
+        return web.Response(status=200 if self.engine.alive and not self.engine.paused else 503)
 
     async def health_generate(self, _request: web.Request) -> web.Response:
         """200 once one more token has really been generated."""
+        if self.engine.paused:
+            return web.Response(status=503)
         job = Job(f"HEALTH_CHECK_{time.monotonic_ns()}", [0], SamplingParams(max_new_tokens=1, temperature=0), 0)
         try:
             await self._run([job])
@@ -115,10 +134,17 @@ class Server:
         early = await self._early_fault(fault, request)
         if early is not None:
             return early
+        stream = False
         try:
-            call = self._parse(raw)
+            body = decode_json(raw)
+            stream = bool(body.get("stream"))
+            call = self._parse(body)
+            if stream:
+                return await send_events(request, generate_events(self.engine, call, started, fault))
             outcomes = await self._run(call.jobs)
         except Refusal as refused:
+            if stream and isinstance(refused.body.get("error"), dict):
+                return await send_events(request, streaming.refused(refused))
             return web.json_response(refused.body, status=refused.status)
         except Deadly as deadly:
             _reset(request)
@@ -128,8 +154,8 @@ class Server:
             return web.json_response({"error": {"message": str(error)}}, status=500)
         return await self._reply(call, outcomes, started, fault)
 
-    def _parse(self, raw: bytes) -> Call:
-        call = parse_call(decode_json(raw), self.limits, self.engine.vocabulary.encode)
+    def _parse(self, body: dict[str, Any]) -> Call:
+        call = parse_call(body, self.limits, self.engine.vocabulary.encode)
         for job in call.jobs:
             if self.engine.knows(job.rid):
                 raise refusal(f"Duplicate request ID detected: {job.rid}")

@@ -41,6 +41,7 @@ def start_engine(settings: Settings) -> Engine:
         dtype=settings.dtype,
         max_rows=settings.max_running_requests,
         max_tokens=settings.max_total_tokens,
+        deterministic=settings.enable_deterministic_inference,
     )
     if settings.enable_return_aux_hidden_states:
         model.aux_layers = settings.aux_layers or default_aux_layers(model.n_layers)

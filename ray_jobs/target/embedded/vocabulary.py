@@ -8,6 +8,7 @@ from typing import Any
 
 from ray_jobs.target.embedded.sampling import SamplingParams
 
+_HALF = "\N{REPLACEMENT CHARACTER}"
 REGEX_TOKENS = 64
 """How many of the latest ids a stop expression is looked for in."""
 
@@ -60,15 +61,46 @@ class Vocabulary:
                     return source
         return None
 
+    def may_stop(self, output_ids: list[int], params: SamplingParams) -> bool:
+        """Whether the latest ids may be the beginning of a stop string."""
+        if not params.stop:
+            return False
+        tail = self.tokenizer.decode(output_ids[-max(map(len, params.stop)) :])
+        return any(tail.endswith(stop[:length]) for stop in params.stop for length in range(1, len(stop)))
+
     def text(self, output_ids: list[int], finish_reason: dict[str, Any], params: SamplingParams) -> str:
         """The text of an answer: without the id that stopped it, and cut before the string that did."""
         matched = finish_reason.get("matched") if not params.no_stop_trim else None
         kept = output_ids[:-1] if isinstance(matched, int) else output_ids
-        text = self.tokenizer.decode(
-            kept,
-            skip_special_tokens=params.skip_special_tokens,
-            spaces_between_special_tokens=params.spaces_between_special_tokens,
-        )
+        text = self.shown(kept, params)
         if isinstance(matched, str) and matched in params.stop and matched in text:
             return text[: text.index(matched)]
         return text
+
+    def shown(self, ids: list[int], params: SamplingParams) -> str:
+        """The text of ids, special ones as the request wants them."""
+        return self.tokenizer.decode(
+            ids,
+            skip_special_tokens=params.skip_special_tokens,
+            spaces_between_special_tokens=params.spaces_between_special_tokens,
+        )
+
+
+class GrowingText:
+    """The text of an answer while it grows, in time that does not grow with it; half a character is held back."""
+
+    def __init__(self, vocabulary: Vocabulary, params: SamplingParams) -> None:
+        self._vocabulary, self._params = vocabulary, params
+        self._text = ""
+        self._read = self._context = 0
+
+    def of(self, ids: list[int]) -> str:
+        """The text of these ids, which begin with those of the call before."""
+        # decoded behind the ids before it: the first of a text may be written differently
+        before = self._vocabulary.shown(ids[self._context : self._read], self._params)
+        new = self._vocabulary.shown(ids[self._context :], self._params)[len(before) :]
+        if not new or new.endswith(_HALF):
+            return self._text + new.rstrip(_HALF)
+        self._text += new
+        self._context, self._read = self._read, len(ids)
+        return self._text

@@ -63,6 +63,7 @@ def test_other_decoders(kind: str, tmp_path: Path) -> None:
 def test_bfloat16_arithmetic(client: Client, model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The way of a CPU that multiplies in bfloat16, also where this one does not."""
     monkeypatch.setattr("ray_jobs.target.in_process.compute_dtype", lambda dtype: dtype)
+    monkeypatch.setattr("ray_jobs.target.embedded.model.SMALL_PARAMETERS", 0)
     ours = SlotModel(model_folder, dtype="bfloat16", max_rows=4)
     assert ours.model.dtype is torch.bfloat16
     engine = Engine(ours, client.server.engine.vocabulary, max_running=4)
