@@ -1,4 +1,4 @@
-"""Writes docs/configuration.md from the docstrings under the fields of ray_jobs/config/schema.py."""
+"""Writes docs/configuration.md from the docstrings under the fields of the configuration's dataclasses."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import ast
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-SCHEMA = ROOT / "ray_jobs" / "config" / "schema.py"
+SCHEMAS = sorted((ROOT / "ray_jobs" / "config").glob("schema*.py"))
 PAGE = ROOT / "docs" / "configuration.md"
 
 HEAD = """\
 # Configuration
 
-<!-- Made by docs/generate_configuration.py from ray_jobs/config/schema.py; edit the docstrings there. -->
+<!-- Made by docs/generate_configuration.py from ray_jobs/config/schema*.py; edit the docstrings there. -->
 
 Every command reads the same tree. It is composed from the files in `conf/`: `conf/config.yaml` picks one file of each
 group, an experiment picks others, and words on the command line come last.
@@ -31,8 +31,8 @@ Field = tuple[str, str, str, str]
 
 def render() -> str:
     """The whole page."""
-    tree = ast.parse(SCHEMA.read_text(encoding="utf-8"))
-    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in SCHEMAS]
+    classes = {node.name: node for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)}
     parts = [HEAD, _groups()]
     _section(classes, "Config", "", parts)
     return "\n".join(parts).rstrip() + "\n"

@@ -16,6 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from ray_jobs.config.messages import to_config_error
 from ray_jobs.config.schema import Config, FeatureMode, ReplicaKind, require
+from ray_jobs.config.words import quoted
 from ray_jobs.core.errors import EagleRayError
 
 HYDRA_FLAGS = ("--help", "--cfg", "--info", "--resolve", "--package", "--version")
@@ -47,7 +48,7 @@ def compose(overrides: list[str]) -> Config:
     """The configuration for these command-line words, as a command would see it."""
     with hydra.initialize_config_dir(str(CONF_DIR), version_base="1.3"):
         try:
-            tree = hydra.compose("config", overrides=overrides)
+            tree = hydra.compose("config", overrides=quoted(overrides))
         except (HydraException, OmegaConfBaseException) as error:
             raise to_config_error(error, overrides) from None
     return load(tree, overrides)

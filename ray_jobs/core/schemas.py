@@ -13,6 +13,20 @@ _METADATA = {b"schema_version": SCHEMA_VERSION.encode()}
 
 SEGMENT_KINDS = ("content", "reasoning", "tool_call", "marker", "stop", "excess")
 CLOSED = ("explicit", "implicit_tool", "never", "absent")
+FLAGS = (
+    "extra_open",
+    "late_open",
+    "extra_close",
+    "late_close",
+    "stray_close",
+    "malformed_tool",
+    "unclosed_stop",
+    "truncated",
+    "ids_after_stop",
+    "cut_character",
+    "repetition",
+)
+"""All flags, in the order in which a row lists them."""
 
 SEGMENTS = pa.list_(
     pa.struct(

@@ -11,25 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ray_jobs.core.errors import ConfigError
+from ray_jobs.core.schemas import FLAGS
 from ray_jobs.text.markers import Markers
 from ray_jobs.text.prompt_tail import CLOSES, NEITHER, OPENS, read_tail
 from ray_jobs.text.repetition import repeats
 from ray_jobs.text.tool_calls import read_calls
-
-FLAGS = (
-    "extra_open",
-    "late_open",
-    "extra_close",
-    "late_close",
-    "stray_close",
-    "malformed_tool",
-    "unclosed_stop",
-    "truncated",
-    "ids_after_stop",
-    "cut_character",
-    "repetition",
-)
-"""All flags, in the order in which a row lists them."""
 
 _HALF = "\ufffd"
 

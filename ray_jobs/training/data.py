@@ -6,8 +6,9 @@ so a restart neither repeats nor skips a row.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,17 @@ from ray_jobs.text.loss_mask import masks
 from ray_jobs.text.prompts import is_held_out
 
 COLUMNS = ["row_id", "prompt_id", "source", "prompt_ids", "output_ids", "segments"]
+
+
+@dataclass(frozen=True)
+class Excluded:
+    """Rows left out for their flags; a row with two of the flags is one row and counts for both."""
+
+    rows: int = 0
+    by_flag: dict[str, int] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return ", ".join(f"{flag} {count}" for flag, count in self.by_flag.items())
 
 
 @dataclass(frozen=True)
@@ -37,7 +49,10 @@ class TrainingRow:
 class TrainingSet:
     """Rows of samples/ on one side of the held-out split; rows are built when asked for."""
 
-    def __init__(self, table: pa.Table, kinds: Collection[str], max_length: int) -> None:
+    def __init__(
+        self, table: pa.Table, kinds: Collection[str], max_length: int, excluded: Excluded | None = None
+    ) -> None:
+        self.excluded = excluded or Excluded()
         self._table = table.combine_chunks()
         self._kinds = frozenset(kinds)
         self._max_length = max_length
@@ -46,12 +61,24 @@ class TrainingSet:
 
     @classmethod
     def load(
-        cls, store: SampleSet, *, held_out: bool, share: float, kinds: Collection[str], max_length: int
+        cls,
+        store: SampleSet,
+        *,
+        held_out: bool,
+        share: float,
+        kinds: Collection[str],
+        max_length: int,
+        exclude: Collection[str] = (),
     ) -> TrainingSet:
-        """Committed rows, sorted by row_id, whose prompts are (or are not) held out."""
-        table = store.sample_table(COLUMNS)
+        """Committed rows, sorted by row_id, whose prompts are (or are not) held out, without the flags in `exclude`.
+
+        Raises:
+            ConfigError: every row has one of the flags.
+        """
+        table = store.sample_table([*COLUMNS, "flags"])
         side = [is_held_out(prompt_id, share) == held_out for prompt_id in table["prompt_id"].to_pylist()]
-        return cls(table.filter(pa.array(side, pa.bool_())), kinds, max_length)
+        kept, excluded = without_flags(table.filter(pa.array(side, pa.bool_())), exclude)
+        return cls(kept.select(COLUMNS), kinds, max_length, excluded)
 
     def __len__(self) -> int:
         return self._table.num_rows
@@ -106,6 +133,22 @@ class Order:
         return order[first : first + self.rows_per_step].tolist()
 
 
+def without_flags(table: pa.Table, exclude: Collection[str]) -> tuple[pa.Table, Excluded]:
+    """The rows that have none of the flags, and what was left out.
+
+    Raises:
+        ConfigError: there were rows, and none is left.
+    """
+    found = [sorted({*flags} & {*exclude}) for flags in table["flags"].to_pylist()]
+    by_flag = Counter(flag for flags in found for flag in flags)
+    excluded = Excluded(sum(map(bool, found)), dict(sorted(by_flag.items())))
+    kept = table.filter(pa.array([not flags for flags in found], pa.bool_()))
+    if table.num_rows and not kept.num_rows:
+        rule = f"each of the {table.num_rows} rows to train has one of these flags ({excluded})"
+        raise ConfigError("train.rows.exclude", ",".join(exclude), rule, "Take one of them out.")
+    return kept, excluded
+
+
 def _list_lengths(column: pa.ChunkedArray) -> np.ndarray:
     """Lengths of the lists of a column, int64."""
     lengths = [np.diff(chunk.offsets.to_numpy()) for chunk in column.chunks]
@@ -142,4 +185,9 @@ def pack(rows: Sequence[int], lengths: np.ndarray, most_tokens: int) -> list[lis
 
 def facts(training: TrainingSet, held_out: TrainingSet) -> dict[str, Any]:
     """What a COMPLETE file says of the data that was trained on."""
-    return {"rows": len(training), "held_out_rows": len(held_out), "tokens": int(training.lengths.sum())}
+    return {
+        "rows": len(training),
+        "held_out_rows": len(held_out),
+        "tokens": int(training.lengths.sum()),
+        "excluded": asdict(training.excluded),
+    }

@@ -70,9 +70,13 @@ def _prepare(cfg: Config, run_dir: RunDir, generated: dict[str, Any]) -> tuple[W
             share=cfg.data.held_out_share,
             kinds=cfg.train.kinds,
             max_length=cfg.train.max_length,
+            exclude=() if side else cfg.train.rows.exclude,
         )
         for side in (False, True)
     ]
+    excluded = sides[0].excluded
+    if excluded.rows:
+        log.info("%d row(s) are not trained on, by train.rows.exclude: %s", excluded.rows, excluded)
     order = Order(len(sides[0]), cfg.train.rows_per_step, cfg.train.epochs, cfg.run.seed)
     folder = local_folder(locate(cfg.target.model), cfg.target.revision)
     target = read_target_facts(folder, trust_remote_code=cfg.target.trust_remote_code)
@@ -97,6 +101,7 @@ def _prepare(cfg: Config, run_dir: RunDir, generated: dict[str, Any]) -> tuple[W
         rows_per_step=cfg.train.rows_per_step,
         epochs=cfg.train.epochs,
         kinds=list(cfg.train.kinds),
+        exclude=list(cfg.train.rows.exclude),
         max_length=cfg.train.max_length,
         held_out_share=cfg.data.held_out_share,
         tokens_per_micro_batch=cfg.train.tokens_per_micro_batch,
@@ -173,8 +178,10 @@ def _check_settings(cfg: Config, run_dir: RunDir, generated: dict[str, Any]) -> 
     Raises:
         ConfigError: naming the keys that differ.
     """
-    train = {k: v for k, v in asdict(cfg.train).items() if k not in _FREE}
+    train = {k: v for k, v in asdict(cfg.train).items() if k not in (*_FREE, "rows")}
     now: dict[str, Any] = {f"train.{k}": v for k, v in train.items()}
+    if cfg.train.rows.exclude:
+        now["train.rows.exclude"] = sorted({*cfg.train.rows.exclude})
     now |= {f"drafter.{k}": v for k, v in asdict(cfg.drafter).items()}
     now |= {"run.seed": cfg.run.seed, "features.dtype": cfg.features.dtype}
     now = {k: getattr(v, "value", v) for k, v in now.items()}

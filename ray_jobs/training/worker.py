@@ -43,6 +43,7 @@ class WorkerSettings:
     rows_per_step: int
     epochs: int
     kinds: list[str]
+    exclude: list[str]
     max_length: int
     held_out_share: float
     tokens_per_micro_batch: int
@@ -87,6 +88,7 @@ class Worker:
             share=self.set.held_out_share,
             kinds=self.set.kinds,
             max_length=self.set.max_length,
+            exclude=() if held_out else self.set.exclude,
         )
 
     def _build(self) -> None:

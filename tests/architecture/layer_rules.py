@@ -25,6 +25,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "target": _BELOW_L2,
     "store": _BELOW_L2,
     "drafter": _BELOW_L2,
+    # L3: looks only, and knows no stage
+    "inspection": _BELOW_L3,
     # L3: in the order of the stages, never back
     "cluster": _BELOW_L3,
     "generation": {*_BELOW_L3, "cluster"},

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from ray_jobs.config import schema
 
-TREE = ast.parse(Path(schema.__file__).read_text(encoding="utf-8"))
-CLASSES = {node.name: node for node in TREE.body if isinstance(node, ast.ClassDef)}
+TREES = [ast.parse(path.read_text(encoding="utf-8")) for path in Path(schema.__file__).parent.glob("schema*.py")]
+CLASSES = {node.name: node for tree in TREES for node in tree.body if isinstance(node, ast.ClassDef)}
 SECTIONS = {name for name in CLASSES if name.endswith("Config")}
 
 
