@@ -7,14 +7,16 @@ import json
 from ray_jobs import plan, stages
 from ray_jobs.config.load import command
 from ray_jobs.config.schema import Config
+from ray_jobs.evaluation.report import report_path
 
 
 def main(cfg: Config) -> int:
-    """export/ -> evaluation/summary.json."""
+    """export/ -> evaluation/summary.json and report.html."""
     if cfg.dry_run:
         return plan.show(cfg, ("evaluate",))
     with stages.open_run(cfg) as run:
         print(json.dumps(stages.evaluate(run), indent=2))
+        print(f"report: {report_path(run.folder)}")
     return 0
 
 

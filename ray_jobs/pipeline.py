@@ -9,7 +9,8 @@ from typing import Any
 from ray_jobs import plan, stages
 from ray_jobs.config.load import check_trainable, command
 from ray_jobs.config.schema import Config
-from ray_jobs.evaluation import report
+from ray_jobs.evaluation.report import report_path
+from ray_jobs.evaluation.table import show
 
 STAGES: dict[str, Callable[[stages.OpenRun], Any]] = {
     "generate": stages.generate,
@@ -30,10 +31,11 @@ def main(cfg: Config) -> int:
             started = time.monotonic()
             stage(run)
             seconds[name] = time.monotonic() - started
-        report.show(run.folder, seconds)
+        show(run.folder, seconds)
         exported = run.folder.complete("export") or {}
         print(f"serve it: {exported.get('serve')}")
         print(f"summary: {run.folder.summary}")
+        print(f"report: {report_path(run.folder)}")
     return 0
 
 

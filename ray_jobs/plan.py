@@ -12,7 +12,7 @@ from ray_jobs.config.estimate import Bill, estimate
 from ray_jobs.config.schema import Config, FeatureMode
 from ray_jobs.core.errors import ConfigError
 from ray_jobs.core.files import read_json
-from ray_jobs.evaluation import report
+from ray_jobs.evaluation.table import lines
 from ray_jobs.generation import prompts
 from ray_jobs.store.run_dir import RunDir
 
@@ -49,7 +49,7 @@ def _stages(cfg: Config, folder: RunDir, names: Sequence[str], bill: Bill) -> Ta
     table = Table(title="stages", title_justify="left")
     for column in ("stage", "done", "to do"):
         table.add_column(column)
-    made = report.lines(folder)
+    made = lines(folder)
     for name in names:
         done = made[name] if folder.complete(name) else _partly(folder, name)
         table.add_row(name, done, _to_do(cfg, folder, name, bill))

@@ -133,8 +133,11 @@ def export(run: OpenRun) -> str:
 
 
 def evaluate(run: OpenRun) -> dict[str, object]:
-    """export/ -> evaluation/summary.json."""
+    """export/ -> evaluation/summary.json, and the run's report.html, which is written anew each time."""
+    from ray_jobs.evaluation import report
     from ray_jobs.evaluation import run as evaluation
 
     run.check()
-    return evaluation.run(run.cfg, run.folder, run.text, run.attempt, run.connect)
+    summary = evaluation.run(run.cfg, run.folder, run.text, run.attempt, run.connect)
+    report.write(run.cfg, run.folder, run.text.chat.decode)
+    return summary

@@ -14,7 +14,7 @@ from ray_jobs.core.errors import ConfigError, StageError
 from ray_jobs.core.files import read_json, write_json
 from ray_jobs.drafter.chains import chain_matches
 from ray_jobs.drafter.serving import load_export
-from ray_jobs.evaluation.acceptance import Walk, accepted_length, by_source, interval, walk
+from ray_jobs.evaluation.acceptance import Walk, figures, kinds_of, walk
 from ray_jobs.generation.ask import ask
 from ray_jobs.generation.target_text import TargetText
 from ray_jobs.store.run_dir import RunDir
@@ -25,6 +25,9 @@ from ray_jobs.training.data import TrainingSet, pack
 from ray_jobs.training.features import InProcessFeatures, to_batch
 
 log = logging.getLogger(__name__)
+
+SUMMARY_VERSION = 2
+"""Of the form of summary.json; one of another version is measured anew, from the same greedy answers."""
 
 
 def run(cfg: Config, run_dir: RunDir, text: TargetText, attempt: int, connect: Callable[[], Any]) -> dict[str, Any]:
@@ -39,6 +42,7 @@ def run(cfg: Config, run_dir: RunDir, text: TargetText, attempt: int, connect: C
         raise StageError("there is no complete export/. Run the export stage first.")
     settings = {"draft_tokens": list(cfg.evaluate.draft_tokens), "prompts": cfg.evaluate.prompts}
     settings |= {"max_new_tokens": cfg.evaluate.max_new_tokens, "export": exported["sha256"]}
+    settings |= {"summary_version": SUMMARY_VERSION}
     done = run_dir.complete("evaluate")
     if done is not None and done["settings"] == settings:
         return done["summary"]
@@ -82,20 +86,8 @@ def _measure(cfg: Config, run_dir: RunDir, text: TargetText, asked: list[str]) -
     walks = _walks(cfg, run_dir, text, asked)
     draft_tokens = sorted(walks)
     head = cfg.evaluate.draft_tokens[0]
-    figures = {str(k): _figures(cfg, walks[k]) for k in draft_tokens}
-    return {"draft_tokens": head, "offline": figures[str(head)], "offline_by_draft_tokens": figures}
-
-
-def _figures(cfg: Config, walks: list[Walk]) -> dict[str, Any]:
-    return {
-        "accepted_length": accepted_length(walks),
-        "interval_95": interval(walks, cfg.evaluate.resamples, cfg.run.seed),
-        "by_source": by_source(walks),
-        "prompts": len(walks),
-        "output_tokens": sum(w.tokens + 1 for w in walks),
-        "verify_tokens": sum(w.tokens for w in walks),
-        "verify_steps": sum(w.steps for w in walks),
-    }
+    made = {str(k): figures(walks[k], cfg.evaluate.resamples, cfg.run.seed) for k in draft_tokens}
+    return {"draft_tokens": head, "offline": made[str(head)], "offline_by_draft_tokens": made}
 
 
 def _walks(cfg: Config, run_dir: RunDir, text: TargetText, asked: list[str]) -> dict[int, list[Walk]]:
@@ -120,8 +112,9 @@ def _walks(cfg: Config, run_dir: RunDir, text: TargetText, asked: list[str]) -> 
         for i, first in enumerate(batch.offsets()[:-1]):
             row_matches = matches[first : first + len(rows[i])]
             n_prompt, name = table["n_prompt_tokens"][i].as_py(), table["source"][i].as_py()
+            kinds = kinds_of(table["segments"][i].as_py())
             for k in walks:
-                walks[k].append(walk(row_matches[:, :k], n_prompt, name))
+                walks[k].append(walk(row_matches[:, :k], n_prompt, kinds, name))
     return walks
 
 
