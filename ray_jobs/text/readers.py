@@ -63,6 +63,8 @@ def _checked(value: Any) -> dict[str, Any] | str:
         json.dumps(value, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError:
         return "not Unicode text: half a surrogate pair"
+    except RecursionError:
+        return "not JSON: nested too deeply"
     return value
 
 
@@ -93,9 +95,17 @@ def _read_parquet(path: Path) -> Iterator[Numbered]:
     with file:
         number = 0
         for batch in file.iter_batches(batch_size=_BATCH_ROWS):
-            for row in batch.to_pylist():
+            for at in range(batch.num_rows):
                 number += 1
-                yield number, _without_nulls(row)
+                yield number, _parquet_row(batch.slice(at, 1))
+
+
+def _parquet_row(one: Any) -> dict[str, Any] | str:
+    """The row of a batch of one; Arrow holds bytes that are no text, and dates that Python does not know."""
+    try:
+        return _without_nulls(one.to_pylist()[0])
+    except (ValueError, OverflowError) as error:
+        return f"not readable: {error}"
 
 
 def _without_nulls(value: Any) -> Any:

@@ -159,7 +159,7 @@ BAD = {
     "content is a number": (chat(("user", 3)), "content is not text"),
     "messages are an object": ({"messages": {"role": "user"}}, "messages is not a list"),
     "messages are broken text": ({"messages": "[{"}, "messages is not JSON"),
-    "no form": ({"chat": "USER: Hi", "system": "s"}, "no known form in the fields chat, system"),
+    "no form": ({"text": "USER: Hi", "system": "s"}, "no known form in the fields system, text"),
     "nothing": ({}, "no known form in the fields (none)"),
     "tools are broken text": ({"prompt": "q", "tools": '[{"name":'}, "tools is not JSON"),
     "tools are text": ({"prompt": "q", "tools": "[3]"}, "tools are not a list of objects"),
