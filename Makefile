@@ -34,7 +34,7 @@ $(READY): pyproject.toml constraints.txt
 	@rm -f $(UNFINISHED)
 	@touch $@
 
-demo: setup  ## the whole job on a 135M chat model: prompts, samples, drafter, accepted length
+demo: setup  ## the whole job on a small reasoning model: prompts, samples, drafter, accepted length, report
 	@$(PYTHON) -m ray_jobs.pipeline
 
 test: export HF_HUB_OFFLINE = 1
@@ -45,7 +45,7 @@ test: setup  ## format, lint, types and all tests but the long ones
 	@$(PYTHON) -m pytest -m 'not check'
 
 check: export HF_HUB_OFFLINE = 1
-check: setup  ## the long tests, on the real model of the demo
+check: setup  ## the long tests, on the real models
 	@$(PYTHON) -m pytest -m check; code=$$?; \
 	if [ $$code -eq 5 ]; then echo "make check: no test is marked 'check'; nothing ran"; code=0; fi; \
 	exit $$code

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from rich.cells import cell_len
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from ray_jobs.core.schemas import CLOSED, FLAGS
+from ray_jobs.inspection.view import line
 from ray_jobs.inspection.visible import one_line
 
 TOTAL = "all"
@@ -31,16 +31,26 @@ Line = tuple[str, Sequence[int]]
 def show(samples: pa.Table, prompts: Mapping[str, Counter[str]], console: Console) -> None:
     """Print the table; `prompts` has counts by source of what is no row of samples/ (prompts, failed, pending)."""
     sources = sorted({*samples["source"].to_pylist(), *(name for counts in prompts.values() for name in counts)})
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("", no_wrap=True)
-    for name in (TOTAL, *sources):
-        table.add_column(Text(one_line(name, 40)), justify="right", no_wrap=True)
     parts = [samples, *(samples.filter(pc.field("source") == name) for name in sources)]
-    for group in _groups(parts, prompts, sources):
-        for label, values in group:
-            table.add_row(Text(label), *(Text(f"{value:,}") for value in values))
-        table.add_row()
-    console.print(table)
+    groups = [
+        [[label, *(f"{value:,}" for value in values)] for label, values in group]
+        for group in _groups(parts, prompts, sources)
+    ]
+    head = ["", TOTAL, *(one_line(name, 40) for name in sources)]
+    cells = [head, *(row for group in groups for row in group)]
+    widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
+    line(console, _aligned(head, widths), "bold")
+    for group in groups:
+        for row in group:
+            line(console, _aligned(row, widths))
+        if group is not groups[-1]:
+            line(console, "")
+
+
+def _aligned(row: Sequence[str], widths: Sequence[int]) -> str:
+    """The label at the left, numbers at the right of their columns; plain, so that a pipe gets the same."""
+    label, *numbers = [" " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True)]
+    return "  ".join([row[0] + label, *(gap + cell for gap, cell in zip(numbers, row[1:], strict=True))])
 
 
 def _groups(

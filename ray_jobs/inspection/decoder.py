@@ -59,9 +59,8 @@ class Decoder:
         return pieces + ([(self.text(run), False)] if run else [])
 
     def _load(self) -> None:
-        try:
-            path = self._file("tokenizer.json")
-        except FileNotFoundError:
+        path = self._file("tokenizer.json")
+        if path is None:
             self._load_tiktoken()
             return
         from tokenizers import Tokenizer
@@ -74,35 +73,26 @@ class Decoder:
         self._controls = frozenset(made.get_added_tokens_decoder())
 
     def _load_tiktoken(self) -> None:
-        path = self._file("tiktoken.model")
-        config = json.loads(self._file("tokenizer_config.json").read_text(encoding="utf-8"))
+        path, described = self._file("tiktoken.model"), self._file("tokenizer_config.json")
+        if path is None or described is None:
+            raise FileNotFoundError("neither its tokenizer.json nor its tiktoken.model is on this machine")
+        config = json.loads(described.read_text(encoding="utf-8"))
         added = {int(i): str(token["content"]) for i, token in config.get("added_tokens_decoder", {}).items()}
         self._decode = _byte_decode(path, added)
         self._controls = frozenset(added)
 
-    def _file(self, name: str) -> Path:
-        """A file of the model, on this machine or from the hub.
-
-        Raises:
-            OSError: it is not to be had.
-        """
+    def _file(self, name: str) -> Path | None:
+        """A file of the model on this machine, its hub cache included; looking asks no network."""
         packaged = self._model.startswith(PACKAGE)
         folder = models_dir() / self._model.removeprefix(PACKAGE) if packaged else Path(self._model).expanduser()
-        if packaged or folder.is_dir() or self._model.count("/") != 1 or self._model.startswith((".", "/", "~")):
-            if not (folder / name).is_file():
-                raise FileNotFoundError(f"there is no {folder / name}")
-            return folder / name
-        return _from_hub(self._model, name, self._revision)
+        if folder.is_dir():
+            return folder / name if (folder / name).is_file() else None
+        if packaged or self._model.startswith((".", "/", "~")) or self._model.count("/") != 1:
+            return None
+        from huggingface_hub import try_to_load_from_cache
 
-
-def _from_hub(model: str, name: str, revision: str | None) -> Path:
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import EntryNotFoundError
-
-    try:
-        return Path(hf_hub_download(model, name, revision=revision))
-    except EntryNotFoundError:
-        raise FileNotFoundError(f"{model} has no {name}") from None
+        cached = try_to_load_from_cache(self._model, name, revision=self._revision)
+        return Path(cached) if isinstance(cached, str) else None
 
 
 def _byte_decode(path: Path, added: dict[int, str]) -> Decode:

@@ -44,6 +44,7 @@ def test_the_composed_tree_can_be_printed(tmp_path: Path) -> None:
 
 
 EXPERIMENTS = {
+    "tiny": ["0 to generate, 0 to train"],
     "smollm2": ["0 to generate, 0 to train"],
     "qwen3_8b": ["88,000", "8 (8 to generate, 8 to train)", r"[\d.]+ to generate, [\d.]+ to train"],
     "kimi_k25": [

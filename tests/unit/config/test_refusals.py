@@ -33,7 +33,7 @@ EXACT = {
     ),
     "unknown choice": (
         "experiment=nope",
-        "experiment=nope: there is no such choice. Choose one of: kimi_k25, qwen3_8b, smollm2.",
+        "experiment=nope: there is no such choice. Choose one of: kimi_k25, qwen3_8b, smollm2, tiny.",
     ),
     "wrong type": (
         "generate.rows_per_block=many",
@@ -57,12 +57,12 @@ EXACT = {
     ),
     "answer and context": (
         "generate.sampling.max_new_tokens=9000",
-        "generate.sampling.max_new_tokens=9000: prompt + output must fit target.context_length=8192. "
+        "generate.sampling.max_new_tokens=9000: prompt + output must fit target.context_length=4096. "
         "Lower it, or raise target.context_length.",
     ),
     "draft vocabulary": (
         "drafter.vocab_size=60000",
-        "drafter.vocab_size=60000: must be at most target.vocab_size=49152. Lower it.",
+        "drafter.vocab_size=60000: must be at most target.vocab_size=2048. Lower it.",
     ),
     "nothing to ask": (
         "data.sources=[]",

