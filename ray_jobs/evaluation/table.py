@@ -57,8 +57,15 @@ def _evaluate(facts: dict[str, Any]) -> str:
     return (
         f"accepted length {offline['accepted_length']:.3f} [{low:.3f}, {high:.3f}] at {summary['draft_tokens']} "
         f"draft tokens, {offline['prompts']} held-out prompts ({_each(offline['by_source'])}); "
-        f"by segment: {_each(in_order) or '-'}"
+        f"by segment: {_each(in_order) or '-'}{_others(summary)}"
     )
+
+
+def _others(summary: dict[str, Any]) -> str:
+    """The figure for each further number of draft tokens."""
+    found = summary.get("offline_by_draft_tokens", {})
+    lengths = {f"{k} draft tokens": found[k]["accepted_length"] for k in found if int(k) != summary["draft_tokens"]}
+    return f"; at {_each(lengths)}" if lengths else ""
 
 
 def _each(figures: dict[str, float | None]) -> str:
