@@ -96,7 +96,7 @@ def words(model: Path, prompts: Path, tmp_path: Path) -> Words:
             "replicas.slots=16",
             "replicas.engine_args.dtype=float32",
             "replicas.engine_args.max-running-requests=16",
-            "+replicas.engine_args.threads=1",
+            "replicas.engine_args.threads=1",
             "features.dtype=float32",
             "drafter.vocab_size=128",
             "train.rows_per_step=8",

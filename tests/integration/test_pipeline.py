@@ -48,6 +48,14 @@ def test_the_whole_path(run: Run, words: Any, model: Path, tmp_path: Path, clust
     assert {"loss", "accuracy", "prefix_accuracy", "expected_accepted_length", "tokens_per_s"} <= set(metrics[-1])
     assert read(folder / "status.json")["state"] == "complete"
     assert "serve it: python -m sglang.launch_server" in said
+    assert said.splitlines()[-1] == f"report: {folder / 'report.html'}"
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert f"{summary['offline']['accepted_length']:.2f}" in page
+    assert "reasoning" in summary["offline"]["by_segment"]
+
+    code, shown = run("inspect", words("whole", "inspect.rows=1", "inspect.where='n_output_tokens > 0'"))
+    assert code == 0, shown
+    assert "[reasoning " in shown
 
     # the same command again does nothing: no Ray, although there is none to join, and no server
     code, again = run("pipeline", words("whole", "cluster.address=127.0.0.1:1"))
@@ -61,7 +69,7 @@ def test_the_whole_path(run: Run, words: Any, model: Path, tmp_path: Path, clust
     assert "error: run.name=whole: holds rows made with other settings (sampling:" in said
     code, said = run("evaluate", words("whole", "target.thinking=false"))
     assert code == 2
-    assert "thinking: None -> False" in said
+    assert "thinking: True -> False" in said
     assert read(folder / "status.json")["state"] == "complete"
     code, said = run("train", words("whole", "train.learning_rate=0.1"))
     assert code == 2
