@@ -15,8 +15,9 @@ def main(cfg: Config) -> int:
     if cfg.dry_run:
         return plan.show(cfg, ("evaluate",))
     with stages.open_run(cfg) as run:
-        print(json.dumps(stages.evaluate(run), indent=2))
-        print(f"report: {report_path(run.folder)}")
+        summary = stages.evaluate(run)
+    print(json.dumps(summary, indent=2))
+    print(f"report: {report_path(run.folder)}")
     return 0
 
 

@@ -31,11 +31,12 @@ def main(cfg: Config) -> int:
             started = time.monotonic()
             stage(run)
             seconds[name] = time.monotonic() - started
-        show(run.folder, seconds)
-        exported = run.folder.complete("export") or {}
-        print(f"serve it: {exported.get('serve')}")
-        print(f"summary: {run.folder.summary}")
-        print(f"report: {report_path(run.folder)}")
+    # said when Ray is gone: its workers' log lines would come in between and after
+    show(run.folder, seconds)
+    exported = run.folder.complete("export") or {}
+    print(f"serve it: {exported.get('serve')}")
+    print(f"summary: {run.folder.summary}")
+    print(f"report: {report_path(run.folder)}")
     return 0
 
 
