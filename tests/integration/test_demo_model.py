@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow.dataset as pads
 import pytest
-from safetensors.numpy import load_file
+from safetensors.torch import load_file
 
 from ray_jobs.core.schemas import SAMPLES
 from tests.integration.conftest import kill_group, start, status, wait_for
@@ -77,7 +77,7 @@ def test_two_runs_at_one_seed_give_the_same_rows_and_the_same_drafter(run: Run, 
     assert answers[0] == answers[1]
     weights = [load_file(folder / "export" / "model.safetensors") for folder in runs]
     assert weights[0].keys() == weights[1].keys()
-    worst = max(float(abs(weights[0][k].astype("f8") - weights[1][k].astype("f8")).max()) for k in weights[0])
+    worst = max(float((weights[0][k].double() - weights[1][k].double()).abs().max()) for k in weights[0])
     print(f"largest difference of two drafters: {worst:.1e}")
     assert worst <= 1e-5
     figures = [json.loads((folder / "evaluation" / "summary.json").read_text()) for folder in runs]
