@@ -1,7 +1,8 @@
-"""Train `tiny` from nothing: `python -m tiny_model.train --folder models/tiny`; an hour on two cores.
+"""Train `tiny` from nothing: `python -m tiny_model.train --folder models/tiny`; about an hour on two idle cores.
 
 Fresh conversations all the time, never one of the held-out side; loss on what the assistant says; Muon for the
-matrices and AdamW for the rest, one linear decay to zero. Weights are saved in bfloat16.
+matrices and AdamW for the rest, one linear decay to zero. Weights are saved in bfloat16. The budget is a number of
+ids, not of minutes, so a busy machine takes longer and trains the same model.
 
 Shape letters: B conversations of a batch, T ids of the longest.
 """
@@ -118,8 +119,8 @@ def optimisers(model: Any, rate: float) -> list[torch.optim.Optimizer]:
     ]
 
 
-def train(model: Any, tokenizer: Any, folder: Path, *, minutes: float, tokens: int, rate: float, seed: int) -> None:
-    """Train for a number of minutes; the rate falls with the time that is left.
+def train(model: Any, tokenizer: Any, folder: Path, *, budget: int, tokens: int, rate: float, seed: int) -> None:
+    """Train on `budget` ids, padding included, in batches of `tokens`; the rate falls with the ids that are left.
 
     Writes a line of `training.jsonl` every 20 steps, and a copy of the model in `unfinished/` every 500.
     """
@@ -128,7 +129,7 @@ def train(model: Any, tokenizer: Any, folder: Path, *, minutes: float, tokens: i
     peaks = [group["lr"] for optim in optims for group in optim.param_groups]
     started, step, seen = time.monotonic(), 0, 0
     model.train()
-    while (done := (time.monotonic() - started) / (60 * minutes)) < 1:
+    while (done := seen / budget) < 1:
         ids, labels = next(stream)
         factor = min(1.0, (step + 1) / 50) * (1 - done)
         for group, peak in zip((g for o in optims for g in o.param_groups), peaks, strict=True):
@@ -141,7 +142,8 @@ def train(model: Any, tokenizer: Any, folder: Path, *, minutes: float, tokens: i
             optim.zero_grad(set_to_none=True)
         step, seen = step + 1, seen + ids.numel()
         if step % 20 == 0:
-            line = {"step": step, "loss": round(loss.item(), 4), "tokens": seen, "minutes": round(minutes * done, 2)}
+            minutes = round((time.monotonic() - started) / 60, 2)
+            line = {"step": step, "loss": round(loss.item(), 4), "tokens": seen, "minutes": minutes}
             with (folder / "training.jsonl").open("a") as file:
                 file.write(json.dumps(line) + "\n")
         if step % 500 == 0:
@@ -171,7 +173,7 @@ def main() -> None:
     """Train and save."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, required=True)
-    parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--budget", type=int, default=24_000_000, help="ids to train on")
     parser.add_argument("--tokens", type=int, default=6144, help="ids of a batch")
     parser.add_argument("--rate", type=float, default=4e-3)
     parser.add_argument("--seed", type=int, default=0)
@@ -187,7 +189,7 @@ def main() -> None:
     if args.compile:
         model.model.compile(dynamic=True)
     (args.folder / "training.jsonl").unlink(missing_ok=True)
-    train(model, tokenizer, args.folder, minutes=args.minutes, tokens=args.tokens, rate=args.rate, seed=args.seed)
+    train(model, tokenizer, args.folder, budget=args.budget, tokens=args.tokens, rate=args.rate, seed=args.seed)
     save(model, tokenizer, args.folder)
 
 
