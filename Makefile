@@ -4,6 +4,9 @@ PYTHON := .venv/bin/python
 PIP := $(PYTHON) -m pip install --quiet --quiet --disable-pip-version-check
 READY := .venv/.ready
 UNFINISHED := .venv/.unfinished
+SGLANG := .venv-sglang
+SGLANG_READY := $(SGLANG)/.ready
+SGLANG_CPU := deploy/sglang_cpu
 
 # Converted models and run folders, below this folder unless the environment says otherwise.
 export EAGLE_RAY_MODELS ?= $(CURDIR)/.models
@@ -11,10 +14,10 @@ export EAGLE_RAY_RUNS ?= $(CURDIR)/runs
 export RAY_USAGE_STATS_ENABLED ?= 0
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check bench docs clean
+.PHONY: help setup demo test check sglang-cpu bench docs clean
 
 help:  ## this list
-	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST)
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST)
 
 setup: $(READY)  ## .venv with the pinned versions; run again after a change, or after an interruption
 
@@ -50,6 +53,19 @@ check: setup  ## the long tests, on the real models
 	if [ $$code -eq 5 ]; then echo "make check: no test is marked 'check'; nothing ran"; code=0; fi; \
 	exit $$code
 
+# Its own environment, because SGLang pins what it imports. The .pth file makes every Python of it find the shims.
+sglang-cpu: $(SGLANG_READY)  ## .venv-sglang: a stock SGLang for this CPU, for trying and testing (2.8 GB)
+
+$(SGLANG_READY): $(SGLANG_CPU)/requirements.txt $(SGLANG_CPU)/without_dependencies.txt
+	@echo "sglang-cpu: a new environment in $(SGLANG) (about 70 s)"
+	@rm -rf $(SGLANG) && python3 -m venv $(SGLANG)
+	@$(SGLANG)/bin/python -m pip install --quiet --quiet --disable-pip-version-check -r $(SGLANG_CPU)/requirements.txt
+	@$(SGLANG)/bin/python -m pip install --quiet --quiet --disable-pip-version-check --no-deps \
+		-r $(SGLANG_CPU)/without_dependencies.txt
+	@printf '%s\nimport sglang_cpu_startup\n' "$(CURDIR)/$(SGLANG_CPU)/shims" \
+		> "$$($(SGLANG)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/eagle_ray_sglang_cpu.pth"
+	@touch $@
+
 bench: setup  ## the measurements behind every number in the docs
 	@$(PYTHON) bench/run.py
 
@@ -60,5 +76,5 @@ docs: setup  ## the documentation, into site/
 	@echo "docs: site/index.html"
 
 clean:  ## remove what was built; runs/ and .models/ stay
-	@rm -rf .venv site build dist outputs .pytest_cache .ruff_cache *.egg-info
+	@rm -rf .venv $(SGLANG) site build dist outputs .pytest_cache .ruff_cache *.egg-info
 	@find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

@@ -16,7 +16,7 @@ from ray_jobs.config.load import HYDRA_FLAGS, compose
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
-TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 PLAIN = {"git clone", "export", "cat", "cd", "ls", ". .venv/bin/activate"}
 """Beginnings of lines that are no commands of ours."""
