@@ -170,7 +170,9 @@ def _start(
     if cfg.kind is ReplicaKind.embedded:
         command = embedded_command(model_path, engine_args, cfg.env)
     else:
-        command = sglang_command(cfg.python, model_path, engine_args, cfg.env)
+        # absolute, because a worker may stand in another folder; not resolved: an environment's python is a link
+        python = str(Path(cfg.python).absolute()) if cfg.python and "/" in cfg.python else cfg.python
+        command = sglang_command(python, model_path, engine_args, cfg.env)
     # servers are for this machine only, unless clients of other nodes must reach them
     host = "127.0.0.1" if n_nodes() == 1 else None
     actor: Any = ray.remote(Replica)

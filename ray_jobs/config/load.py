@@ -60,6 +60,13 @@ def check(cfg: Config) -> None:
     action = "Use shared POSIX storage, and copy afterwards: aws s3 cp --recursive RUN s3://BUCKET/RUN."
     require("://" not in root, "run.root", root, "must be a folder, not an object store", action)
     _check_replicas(cfg)
+    require(
+        not cfg.evaluate.served.enabled or cfg.replicas.kind is ReplicaKind.serve,
+        "evaluate.served.enabled",
+        "true",
+        f"needs servers that we start, and replicas.kind={cfg.replicas.kind.value}",
+        "Use replicas=serve or replicas=sglang_cpu, or leave it out.",
+    )
     asked = cfg.generate.sampling.max_new_tokens
     length = cfg.target.context_length
     require(

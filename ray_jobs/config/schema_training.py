@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 from ray_jobs.config.rules import at_least, require
 from ray_jobs.core.schemas import FLAGS, SEGMENT_KINDS
@@ -146,6 +147,27 @@ class TrainConfig:
 
 
 @dataclass(kw_only=True)
+class ServedConfig:
+    """The target served with and without the drafter, by SGLang servers that are started for it in turn."""
+
+    enabled: bool = False
+    """Measure it; needs `replicas.kind=serve`."""
+    engine_args: dict[str, Any] = field(default_factory=dict)
+    """Added to `replicas.engine_args` for these servers, with and without the drafter; null takes one away."""
+    prompts: int = 64
+    """Held-out prompts to send, at most: the first of those of the offline figure."""
+    concurrency: list[int] = field(default_factory=lambda: [1, 8])
+    """Requests in flight at once, one pass each; accepted length and outputs are those of the last pass."""
+    timed_prompts: int = 16
+    """Prompts of every pass but the last: one after the other they take long."""
+
+    def __post_init__(self) -> None:
+        at_least("evaluate.served", {"prompts": self.prompts, "timed_prompts": self.timed_prompts}, 1)
+        ok = bool(self.concurrency) and all(n >= 1 for n in self.concurrency)
+        require(ok, "evaluate.served.concurrency", self.concurrency, "must hold numbers from 1", "Use [1, 8].")
+
+
+@dataclass(kw_only=True)
 class EvaluateConfig:
     """Accepted length of the exported drafter."""
 
@@ -157,6 +179,8 @@ class EvaluateConfig:
     """Longest greedy answer; null: generate.sampling.max_new_tokens."""
     resamples: int = 2000
     """Bootstrap resamples over prompts for the 95 % interval."""
+    served: ServedConfig = field(default_factory=ServedConfig)
+    """The same prompts on real servers."""
 
     def __post_init__(self) -> None:
         at_least("evaluate", {k: getattr(self, k) for k in ("prompts", "max_new_tokens")}, 1)

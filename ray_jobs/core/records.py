@@ -20,6 +20,15 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
+class Drafts:
+    """What a server with a drafter says of one answer: verify steps, and the ids drafted and accepted in them."""
+
+    verify_steps: int
+    proposed: int
+    accepted: int
+
+
+@dataclass(frozen=True, slots=True)
 class Reply:
     """One accepted answer; `output_ids` are exactly the server's, the stop id included."""
 
@@ -31,6 +40,8 @@ class Reply:
     weight_version: str
     request_id: str
     features: Any = field(default=None, compare=False)
+    drafts: Drafts | None = None
+    """null from a server without a drafter."""
 
 
 @dataclass(frozen=True, slots=True)

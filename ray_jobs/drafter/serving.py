@@ -193,15 +193,25 @@ def _map_faults(d2t: Tensor, t2d: Tensor) -> list[str]:
     return [] if torch.equal(t2d.nonzero()[:, 0], ids) else ["t2d does not mark the ids of d2t"]
 
 
-def serve_command(target_model: str, folder: Path | str, draft_tokens: int = 3) -> str:
-    """The line that serves the target with this drafter, `draft_tokens` drafted a step in one chain."""
+def speculation_args(folder: Path | str, draft_tokens: int = 3) -> dict[str, Any]:
+    """SGLang's arguments that make it draft with this folder, `draft_tokens` a step in one chain."""
     if draft_tokens < 1:
         raise ConfigError("draft_tokens", draft_tokens, "must be at least 1", "Use 3.")
+    return {
+        "speculative-algorithm": "EAGLE3",
+        "speculative-draft-model-path": str(folder),
+        "speculative-num-steps": draft_tokens,
+        "speculative-eagle-topk": 1,
+        # the token that the target itself adds counts among those of a step
+        "speculative-num-draft-tokens": draft_tokens + 1,
+    }
+
+
+def serve_command(target_model: str, folder: Path | str, draft_tokens: int = 3) -> str:
+    """The line that serves the target with this drafter."""
     words = ["python", "-m", "sglang.launch_server", "--model-path", target_model]
-    words += ["--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", str(folder)]
-    words += ["--speculative-num-steps", str(draft_tokens), "--speculative-eagle-topk", "1"]
-    # the token that the target itself adds counts among those of a step
-    words += ["--speculative-num-draft-tokens", str(draft_tokens + 1)]
+    for key, value in speculation_args(folder, draft_tokens).items():
+        words += [f"--{key}", str(value)]
     return shlex.join(words)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from ray_jobs.core.errors import ConfigError, StageError
 from ray_jobs.core.files import read_json, write_json
 from ray_jobs.drafter.chains import chain_matches
 from ray_jobs.drafter.serving import load_export
+from ray_jobs.evaluation import serving
 from ray_jobs.evaluation.acceptance import Walk, figures, kinds_of, walk
 from ray_jobs.generation.ask import ask
 from ray_jobs.generation.target_text import TargetText
@@ -42,20 +44,42 @@ def run(cfg: Config, run_dir: RunDir, text: TargetText, attempt: int, connect: C
         raise StageError("there is no complete export/. Run the export stage first.")
     settings = {"draft_tokens": list(cfg.evaluate.draft_tokens), "prompts": cfg.evaluate.prompts}
     settings |= {"max_new_tokens": cfg.evaluate.max_new_tokens, "export": exported["sha256"]}
-    settings |= {"summary_version": SUMMARY_VERSION}
+    settings |= {"summary_version": SUMMARY_VERSION, "served": asdict(cfg.evaluate.served)}
     done = run_dir.complete("evaluate")
     if done is not None and done["settings"] == settings:
         return done["summary"]
     run_dir.reopen("evaluate")
-    asked = _answer(cfg, run_dir, text, attempt, connect)
-    summary = _measure(cfg, run_dir, text, asked)
+    sampling = _greedy_sampling(cfg, text)
+    asked = _answer(cfg, run_dir, text, sampling, attempt, connect)
+    walks = _walks(cfg, run_dir, text, asked)
+    summary = _measure(cfg, walks)
+    if cfg.evaluate.served.enabled:
+        with connect():
+            summary["served"] = _serve(
+                cfg, run_dir, text, sampling, asked, walks[cfg.evaluate.draft_tokens[0]], attempt
+            )
     write_json(run_dir.summary, summary)
     run_dir.set_complete("evaluate", {"settings": settings, "summary": summary})
     run_dir.write_status(stage="evaluate", state="complete", done=summary["offline"]["prompts"])
     return summary
 
 
-def _answer(cfg: Config, run_dir: RunDir, text: TargetText, attempt: int, connect: Callable[[], Any]) -> list[str]:
+def _greedy_sampling(cfg: Config, text: TargetText) -> dict[str, Any]:
+    sampling = text.sampling(cfg.generate.sampling)
+    sampling |= {"temperature": 0.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0}
+    if cfg.evaluate.max_new_tokens is not None:
+        sampling["max_new_tokens"] = cfg.evaluate.max_new_tokens
+    return sampling
+
+
+def _answer(
+    cfg: Config,
+    run_dir: RunDir,
+    text: TargetText,
+    sampling: dict[str, Any],
+    attempt: int,
+    connect: Callable[[], Any],
+) -> list[str]:
     """evaluation/greedy/: the first held-out prompts, asked like any other, at temperature 0; their row_ids."""
     share = cfg.data.held_out_share
     first = (row for row in run_dir.samples.prompt_table().to_pylist() if row["sample"] == 0 and row["prompt_ids"])
@@ -63,10 +87,6 @@ def _answer(cfg: Config, run_dir: RunDir, text: TargetText, attempt: int, connec
     if not rows:
         raise ConfigError("data.held_out_share", share, "no prompt is held out", "Raise it, or ask more prompts.")
     asked = rows[: cfg.evaluate.prompts]
-    sampling = text.sampling(cfg.generate.sampling)
-    sampling |= {"temperature": 0.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0}
-    if cfg.evaluate.max_new_tokens is not None:
-        sampling["max_new_tokens"] = cfg.evaluate.max_new_tokens
     _forget_other_answers(run_dir, sampling)
     run_dir.greedy.add_prompts(asked)
     ask(cfg, run_dir, run_dir.greedy, text, sampling, attempt=attempt, stage="evaluate", connect=connect)
@@ -82,16 +102,33 @@ def _forget_other_answers(run_dir: RunDir, sampling: dict[str, Any]) -> None:
     write_json(path, sampling)
 
 
-def _measure(cfg: Config, run_dir: RunDir, text: TargetText, asked: list[str]) -> dict[str, Any]:
-    walks = _walks(cfg, run_dir, text, asked)
-    draft_tokens = sorted(walks)
+def _measure(cfg: Config, walks: dict[int, dict[str, Walk]]) -> dict[str, Any]:
     head = cfg.evaluate.draft_tokens[0]
-    made = {str(k): figures(walks[k], cfg.evaluate.resamples, cfg.run.seed) for k in draft_tokens}
+    each = {k: list(walks[k].values()) for k in sorted(walks)}
+    made = {str(k): figures(each[k], cfg.evaluate.resamples, cfg.run.seed) for k in each}
     return {"draft_tokens": head, "offline": made[str(head)], "offline_by_draft_tokens": made}
 
 
-def _walks(cfg: Config, run_dir: RunDir, text: TargetText, asked: list[str]) -> dict[int, list[Walk]]:
-    """The walk of every greedy answer for each number of draft tokens."""
+def _serve(
+    cfg: Config,
+    run_dir: RunDir,
+    text: TargetText,
+    sampling: dict[str, Any],
+    asked: list[str],
+    walks: dict[str, Walk],
+    attempt: int,
+) -> dict[str, Any]:
+    """The first of the measured prompts on real servers."""
+    table = run_dir.greedy.sample_table(["row_id", "source", "prompt_ids"], asked)
+    rows = {row["row_id"]: serving.Question(**row) for row in table.to_pylist()}
+    questions = [rows[row_id] for row_id in asked if row_id in rows][: cfg.evaluate.served.prompts]
+    offline = [walks[question.row_id] for question in questions]
+    logs = run_dir.path / "logs" / f"attempt_{attempt}"
+    return serving.measure(cfg, text, sampling, questions, offline, export=run_dir.export, logs=logs)
+
+
+def _walks(cfg: Config, run_dir: RunDir, text: TargetText, asked: list[str]) -> dict[int, dict[str, Walk]]:
+    """The walk of every greedy answer, by row_id, for each number of draft tokens."""
     folder = local_folder(text.location, cfg.target.revision)
     exported = load_export(run_dir.export)
     target = InProcessTarget.load(
@@ -104,7 +141,7 @@ def _walks(cfg: Config, run_dir: RunDir, text: TargetText, asked: list[str]) -> 
     drafter = exported.build(target.embedding.float()).float().eval()
     source = InProcessFeatures(target, cache_bytes=0, most_tokens=cfg.train.tokens_per_micro_batch)
     most = max(cfg.evaluate.draft_tokens)
-    walks: dict[int, list[Walk]] = {k: [] for k in cfg.evaluate.draft_tokens}
+    walks: dict[int, dict[str, Walk]] = {k: {} for k in cfg.evaluate.draft_tokens}
     for rows, table in _packs(cfg, run_dir, asked):
         batch = to_batch(rows, source.features(rows))
         batch.aux = batch.aux.float()
@@ -112,9 +149,10 @@ def _walks(cfg: Config, run_dir: RunDir, text: TargetText, asked: list[str]) -> 
         for i, first in enumerate(batch.offsets()[:-1]):
             row_matches = matches[first : first + len(rows[i])]
             n_prompt, name = table["n_prompt_tokens"][i].as_py(), table["source"][i].as_py()
+            row_id = table["row_id"][i].as_py()
             kinds = kinds_of(table["segments"][i].as_py())
             for k in walks:
-                walks[k].append(walk(row_matches[:, :k], n_prompt, kinds, name))
+                walks[k][row_id] = walk(row_matches[:, :k], n_prompt, kinds, name)
     return walks
 
 

@@ -57,7 +57,7 @@ def _evaluate(facts: dict[str, Any]) -> str:
     return (
         f"accepted length {offline['accepted_length']:.3f} [{low:.3f}, {high:.3f}] at {summary['draft_tokens']} "
         f"draft tokens, {offline['prompts']} held-out prompts ({_each(offline['by_source'])}); "
-        f"by segment: {_each(in_order) or '-'}{_others(summary)}"
+        f"by segment: {_each(in_order) or '-'}{_others(summary)}{_served(summary.get('served'))}"
     )
 
 
@@ -66,6 +66,26 @@ def _others(summary: dict[str, Any]) -> str:
     found = summary.get("offline_by_draft_tokens", {})
     lengths = {f"{k} draft tokens": found[k]["accepted_length"] for k in found if int(k) != summary["draft_tokens"]}
     return f"; at {_each(lengths)}" if lengths else ""
+
+
+def _served(served: dict[str, Any] | None) -> str:
+    """The figures of the real servers."""
+    if served is None:
+        return ""
+    off, on = served["tokens_per_s"]["off"], served["tokens_per_s"]["on"]
+    speeds = ", ".join(f"{off[n]:.0f} and {on[n]:.0f} at concurrency {n}" for n in off)
+    return (
+        f"; served: {served['accepted_length']:.3f} (offline on the same {served['prompts']} rows "
+        f"{served['offline_accepted_length']:.3f}), {served['identical']} of {served['total']} outputs identical"
+        f"{_ties(served)}, tokens/s without and with the drafter {speeds}"
+    )
+
+
+def _ties(served: dict[str, Any]) -> str:
+    ties = served["ties"]
+    elsewhere = served["total"] - served["identical"] - ties
+    parts = [f"{ties} differ at a tie"] * bool(ties) + [f"{elsewhere} differ elsewhere"] * bool(elsewhere)
+    return "".join(f", {part}" for part in parts)
 
 
 def _each(figures: dict[str, float | None]) -> str:

@@ -71,6 +71,21 @@ class Client:
             _raise_connection(address, error)
         return wire.to_reply(_json(response), request, self.limits)
 
+    def top_two(self, address: str, input_ids: list[int], *, deadline_s: float) -> tuple[float, float]:
+        """Log-probabilities of the two likeliest next ids, the likelier first.
+
+        Raises:
+            TargetError: as `generate`.
+        """
+        wire.check_prompt(input_ids, self.limits)
+        try:
+            response = self._session().post(
+                address + wire.GENERATE, json=wire.top_two_json(input_ids), timeout=(CONNECT_S, deadline_s)
+            )
+        except requests.RequestException as error:
+            _raise_connection(address, error)
+        return wire.to_top_two(_json(response))
+
     def abort(self, address: str, rid: str) -> None:
         """Tell the server to stop a generation; best effort, because the row is asked again in any case."""
         try:

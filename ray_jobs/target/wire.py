@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ray_jobs.core.errors import Rejected, Retryable
-from ray_jobs.core.records import Reply, Request, ServerFacts
+from ray_jobs.core.records import Drafts, Reply, Request, ServerFacts
 
 GENERATE = "/generate"
 ABORT = "/abort_request"
@@ -101,7 +101,15 @@ def to_reply(body: Any, request: Request, limits: Limits) -> Reply:
         weight_version=str(meta.get("weight_version") or ""),
         request_id=str(meta.get("id") or ""),
         features=meta.get("hidden_states"),
+        drafts=_drafts(meta),
     )
+
+
+def _drafts(meta: dict[str, Any]) -> Drafts | None:
+    steps = meta.get("spec_verify_ct")
+    if steps is None:
+        return None
+    return Drafts(int(steps), int(meta["spec_num_proposed_drafts"]), int(meta["spec_num_correct_drafts"]))
 
 
 def error_text(status: int, body: str) -> str:
@@ -133,6 +141,25 @@ def to_facts(body: Any) -> ServerFacts:
 def abort_json(rid: str) -> dict[str, Any]:
     """The body of POST /abort_request."""
     return {"rid": rid}
+
+
+def top_two_json(input_ids: list[int]) -> dict[str, Any]:
+    """The body of POST /generate that asks for the two likeliest next ids."""
+    sampling = {"max_new_tokens": 1, "temperature": 0.0}
+    return {"input_ids": input_ids, "sampling_params": sampling, "return_logprob": True, "top_logprobs_num": 2}
+
+
+def to_top_two(body: Any) -> tuple[float, float]:
+    """Log-probabilities of the two likeliest next ids, the likelier first.
+
+    Raises:
+        Retryable: the body does not have them.
+    """
+    try:
+        first, second = body["meta_info"]["output_top_logprobs"][0][:2]
+        return float(first[0]), float(second[0])
+    except (KeyError, TypeError, ValueError, IndexError):
+        raise Retryable("malformed reply: no output_top_logprobs", json.dumps(body)[:4000]) from None
 
 
 def probe_json(token_id: int) -> dict[str, Any]:

@@ -123,9 +123,7 @@ def _groups(lengths: list[int]) -> Iterator[slice]:
         yield slice(first, len(lengths))
 
 
-def _refuse_others(
-    k_scale: float, v_scale: float, logit_cap: float, is_cross: bool, window: int, sinks: Any
-) -> None:
+def _refuse_others(k_scale: float, v_scale: float, logit_cap: float, is_cross: bool, window: int, sinks: Any) -> None:
     """Say what this stand-in does not do, before it does something else."""
     odd = {
         "a scaled cache": (k_scale, v_scale) != (1.0, 1.0),

@@ -50,9 +50,7 @@ def assign_draft_cache_locs_contiguous_cpu(
 ) -> None:
     """out_cache_loc [B * topk * K]: the slots reserved behind each request's end."""
     reserved = torch.full_like(seq_lens, topk * num_steps)
-    assign_extend_cache_locs_cpu(
-        req_pool_indices, req_to_token, seq_lens, seq_lens + reserved, out_cache_loc, pool_len
-    )
+    assign_extend_cache_locs_cpu(req_pool_indices, req_to_token, seq_lens, seq_lens + reserved, out_cache_loc, pool_len)
 
 
 def build_draft_decode_metadata_cpu(

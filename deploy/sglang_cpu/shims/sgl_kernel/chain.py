@@ -57,23 +57,24 @@ def verify_tree_greedy_cpu(
     accept_index: Tensor,
     accept_token_num: Tensor,
     candidates: Tensor,
-    retrieve_index: Tensor,
-    retrieve_next: Tensor,
-    retrieve_sibling: Tensor,
+    retrive_index: Tensor,
+    retrive_next_token: Tensor,
+    retrive_next_sibling: Tensor,
     target_predict: Tensor,
 ) -> None:
     """Accept the longest prefix of candidates [B, N] that the target's own choices, target_predict [B * N], agree with.
 
     accept_token_num [B]: ids accepted of those drafted. accept_index [B, N'] (-1 before): their flat indices behind
-    that of the verified id. predicts [B * N]: at each of these the target's choice, the last of which is new.
+    that of the verified id. predicts [B * N]: at each of these the target's choice, the last of which is new. Called
+    with named arguments, spelled as here.
     """
-    del retrieve_next, retrieve_sibling
+    del retrive_next_token, retrive_next_sibling
     choices = target_predict.reshape(candidates.shape)
     depth = accept_index.shape[1]
     agree = (candidates[:, 1:depth] == choices[:, : depth - 1]).int()
     accepted = agree.cumprod(1).sum(1)
     accept_token_num.copy_(accepted)
     kept = torch.arange(depth) <= accepted.view(-1, 1)
-    accept_index[kept] = retrieve_index[:, :depth][kept].to(accept_index.dtype)
+    accept_index[kept] = retrive_index[:, :depth][kept].to(accept_index.dtype)
     flat = accept_index[kept].long()
     predicts[flat] = choices.reshape(-1)[flat].to(predicts.dtype)
