@@ -33,7 +33,7 @@ EXACT = {
     ),
     "unknown choice": (
         "experiment=nope",
-        "experiment=nope: there is no such choice. Choose one of: kimi_k25, qwen3_8b, smollm2, tiny.",
+        "experiment=nope: there is no such choice. Choose one of: kimi_k25, qwen3_8b, smollm2, tiny, tiny_sglang.",
     ),
     "wrong type": (
         "generate.rows_per_block=many",
