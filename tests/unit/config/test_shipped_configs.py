@@ -46,7 +46,7 @@ def test_there_are_files_of_every_group() -> None:
         "cluster",
         "experiment",
     }
-    assert EXPERIMENTS == ["kimi_k25", "qwen3_8b", "smollm2", "tiny"]
+    assert EXPERIMENTS == ["kimi_k25", "qwen3_8b", "smollm2", "tiny", "tiny_sglang"]
 
 
 @pytest.mark.parametrize("file", FILES)
