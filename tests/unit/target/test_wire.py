@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ray_jobs.core.errors import Rejected, Retryable
-from ray_jobs.core.records import Request
+from ray_jobs.core.records import Drafts, Request
 from ray_jobs.target import wire
 
 LIMITS = wire.Limits(vocab_size=49152, context_length=8192)
@@ -110,3 +110,16 @@ def test_the_request_hash_depends_on_what_is_asked_and_on_nothing_else() -> None
         Request("p-0-0", REQUEST.input_ids, {**REQUEST.sampling, "temperature": 0.1}),
     ]
     assert len({wire.request_hash(r) for r in [REQUEST, *others]}) == 4
+
+
+def test_the_counts_of_a_server_with_a_drafter_are_kept() -> None:
+    assert wire.to_reply(REPLY, REQUEST, LIMITS).drafts is None
+    body = changed(spec_verify_ct=3, spec_num_proposed_drafts=9, spec_num_correct_drafts=4)
+    assert wire.to_reply(body, REQUEST, LIMITS).drafts == Drafts(verify_steps=3, proposed=9, accepted=4)
+
+
+def test_the_two_likeliest_ids_are_read() -> None:
+    body = changed(output_top_logprobs=[[[-0.1, 504, None], [-2.5, 7, None]]])
+    assert wire.to_top_two(body) == (-0.1, -2.5)
+    with pytest.raises(Retryable, match="no output_top_logprobs"):
+        wire.to_top_two(REPLY)
