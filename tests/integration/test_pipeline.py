@@ -53,7 +53,7 @@ def test_the_whole_path(run: Run, words: Any, model: Path, tmp_path: Path, clust
     assert f"{summary['offline']['accepted_length']:.2f}" in page
     assert "reasoning" in summary["offline"]["by_segment"]
 
-    code, shown = run("inspect", words("whole", "inspect.rows=1", "inspect.where='n_output_tokens > 0'"))
+    code, shown = run("inspect", words("whole", "inspect.rows=1", "inspect.where='n_reasoning_tokens > 0'"))
     assert code == 0, shown
     assert "[reasoning " in shown
 
